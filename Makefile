@@ -1,0 +1,38 @@
+# make demo   draw images, caption and question them, check the answers
+# make test   the tests
+# make check  formatting, lint, types
+
+PYTHON ?= python3
+PIP = .venv/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
+
+.PHONY: demo test check format clean
+
+demo: .venv/.demo
+	.venv/bin/python -m zellige.flows.demo
+
+test: .venv/.dev
+	.venv/bin/pytest
+
+check: .venv/.dev
+	.venv/bin/ruff check
+	.venv/bin/ruff format --check
+	.venv/bin/mypy
+	.venv/bin/pytest tests/test_layering.py
+
+format: .venv/.dev
+	.venv/bin/ruff check --fix
+	.venv/bin/ruff format
+
+.venv/bin/python:
+	$(PYTHON) -m venv .venv
+
+.venv/.demo: pyproject.toml setup.py constraints.txt | .venv/bin/python
+	$(PIP) '.[demo]'
+	@touch $@
+
+.venv/.dev: pyproject.toml setup.py constraints.txt | .venv/bin/python
+	$(PIP) '.[demo,test,check]'
+	@touch $@
+
+clean:
+	rm -rf .venv build *.egg-info demo .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,195 @@
+"""Measures the engine against transformers' generate: same images, same threads, same process, in turns.
+
+    python -m zellige.engine.bench [--model DIR] [--images 64] [--batch 16] [--rounds 3] [--out FILE]
+
+Prints a table and, with --out, appends one JSON line a row. Answers are compared first: where they differ from
+transformers', no speed is reported.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw
+
+from zellige.engine.api import Answer, Sampling, ask
+from zellige.engine.connect import DEMO_MODEL
+from zellige.engine.local import LocalEngine
+
+PROMPT = "Describe the image."
+Pixels = NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One comparison: medians over the rounds, in the unit named."""
+
+    what: str
+    unit: str
+    ours: float
+    transformers: float
+    ratio: float
+    equal_answers: str
+
+
+def scenes(count: int, side: int) -> list[Pixels]:
+    """Plain shapes on a plain ground, each image another; enough for captions of ordinary length."""
+    rng = np.random.default_rng(side)
+    colours = [(215, 35, 35), (40, 160, 60), (40, 80, 215), (240, 215, 40), (130, 50, 170), (20, 20, 20)]
+    images = []
+    for _ in range(count):
+        image = Image.new("RGB", (side, side), tuple(int(c) for c in rng.integers(200, 250, 3)))
+        draw = ImageDraw.Draw(image)
+        third = side / 3
+        for cell in rng.choice(9, rng.integers(1, 5), replace=False):
+            x, y = cell % 3 * third, cell // 3 * third
+            half = third * rng.uniform(0.2, 0.45)
+            box = (x + third / 2 - half, y + third / 2 - half, x + third / 2 + half, y + third / 2 + half)
+            shape = draw.ellipse if rng.random() < 0.5 else draw.rectangle
+            shape(box, fill=colours[int(rng.integers(len(colours)))])
+        images.append(np.asarray(image))
+    return images
+
+
+class Transformers:
+    """The peer: generate with SDPA, float32, batches of equal size, images prepared by its own Pillow processor."""
+
+    def __init__(self, folder: Path, batch: int) -> None:
+        from transformers import AutoModelForImageTextToText, AutoTokenizer
+        from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+
+        self.model = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32).eval()
+        self.tokenizer = AutoTokenizer.from_pretrained(folder)
+        self.images = Qwen2VLImageProcessorPil.from_pretrained(folder)
+        self.batch = batch
+
+    @torch.inference_mode()
+    def answer(self, images: Sequence[Pixels], tokens: int, *, ignore_eos: bool = False) -> list[str]:
+        """Captions of images of one size."""
+        texts: list[str] = []
+        more = {"eos_token_id": [10**6]} if ignore_eos else {}
+        for begin in range(0, len(images), self.batch):
+            part = [Image.fromarray(i) for i in images[begin : begin + self.batch]]
+            vision = self.images(images=part, return_tensors="pt")
+            places = int(vision["image_grid_thw"][0].prod()) // self.images.merge_size**2
+            message = {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": PROMPT}]}
+            text: str = self.tokenizer.apply_chat_template([message], tokenize=False, add_generation_prompt=True)
+            text = text.replace("<|image_pad|>", "<|image_pad|>" * places)
+            ids = self.tokenizer([text] * len(part), return_tensors="pt")["input_ids"]
+            kinds = (ids == self.model.config.image_token_id).int()
+            out = self.model.generate(
+                input_ids=ids,
+                attention_mask=torch.ones_like(ids),
+                mm_token_type_ids=kinds,
+                **vision,
+                max_new_tokens=tokens,
+                do_sample=False,
+                **more,
+            )
+            texts += self.tokenizer.batch_decode(out[:, ids.shape[1] :], skip_special_tokens=True)
+        return texts
+
+
+async def ours(engine: LocalEngine, images: Sequence[Pixels], tokens: int, *, ignore_eos: bool = False) -> list[Answer]:
+    sampling = Sampling(max_tokens=tokens, ignore_eos=ignore_eos)
+    return list(await asyncio.gather(*(engine.answer(ask(PROMPT, i, sampling=sampling)) for i in images)))
+
+
+def _seconds(work: Callable[[], Any]) -> tuple[float, Any]:
+    begin = time.perf_counter()
+    result = work()
+    return time.perf_counter() - begin, result
+
+
+def compare(folder: Path, images: int, batch: int, rounds: int) -> list[Row]:
+    """All rows. The engine starts anew each round, so that no image of an earlier round is still encoded."""
+    peer = Transformers(folder, batch)
+    rows = []
+
+    def ours_once(pixels: Sequence[Pixels], tokens: int, *, ignore_eos: bool = False) -> tuple[float, list[str]]:
+        async def run() -> tuple[float, list[Answer]]:
+            engine = LocalEngine.load(folder)
+            await ours(engine, pixels[:1], 2)
+            begin = time.perf_counter()
+            answers = await ours(engine, pixels, tokens, ignore_eos=ignore_eos)
+            seconds = time.perf_counter() - begin
+            await engine.close()
+            return seconds, answers
+
+        seconds, answers = asyncio.run(run())
+        return seconds, [a.text for a in answers]
+
+    for side in (448, 224):
+        pixels = scenes(images, side)
+        peer.answer(pixels[:batch], 2)
+        mine, theirs, equal = [], [], 0
+        for _ in range(rounds):
+            seconds, texts = ours_once(pixels, 64)
+            mine.append(seconds)
+            seconds, judged = _seconds(partial(peer.answer, pixels, 64))
+            theirs.append(seconds)
+            equal = sum(a == b for a, b in zip(texts, judged, strict=True))
+        rows.append(_row(f"captions at {side} px", "images/s", images, mine, theirs, f"{equal}/{images}"))
+
+    pixels, long = scenes(batch, 224), 129
+    mine, theirs, equal = [], [], 0
+    for _ in range(rounds):
+        begun, _ = ours_once(pixels, 1)
+        seconds, texts = ours_once(pixels, long, ignore_eos=True)
+        mine.append(seconds - begun)
+        begun, _ = _seconds(lambda: peer.answer(pixels, 1))
+        seconds, judged = _seconds(lambda: peer.answer(pixels, long, ignore_eos=True))
+        theirs.append(seconds - begun)
+        equal = sum(a == b for a, b in zip(texts, judged, strict=True))
+    rows.append(_row(f"decoding at batch {batch}", "tokens/s", batch * (long - 1), mine, theirs, f"{equal}/{batch}"))
+    return rows
+
+
+def _row(what: str, unit: str, work: int, mine: list[float], theirs: list[float], equal: str) -> Row:
+    ours, peer = work / statistics.median(mine), work / statistics.median(theirs)
+    return Row(what, unit, round(ours, 2), round(peer, 2), round(ours / peer, 2), equal)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m zellige.engine.bench", description=__doc__.splitlines()[0])
+    parser.add_argument("--model", type=Path, default=DEMO_MODEL)
+    parser.add_argument("--images", type=int, default=64)
+    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--out", type=Path, help="append one JSON line a row")
+    a = parser.parse_args()
+    rows = compare(a.model, a.images, a.batch, a.rounds)
+    where = {"torch": torch.__version__, "threads": torch.get_num_threads(), "machine": platform.machine()}
+    wrong = False
+    for row in rows:
+        same, of = map(int, row.equal_answers.split("/"))
+        if same < of * 0.98:
+            wrong = True
+            print(f"{row.what:24} answers differ ({row.equal_answers} equal): no speed is reported")
+            continue
+        print(
+            f"{row.what:24} {row.ours:10.2f} {row.unit:9} transformers {row.transformers:10.2f}   "
+            f"{row.ratio:5.2f} x   equal answers {row.equal_answers}"
+        )
+        if a.out:
+            with a.out.open("a") as file:
+                file.write(json.dumps({**asdict(row), "images": a.images, "rounds": a.rounds, **where}) + "\n")
+    return int(wrong)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

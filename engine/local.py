@@ -1,0 +1,303 @@
+"""The engine in this process: requests come from asyncio, one thread steps the model."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+import time
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from zellige.engine.api import (
+    Answer,
+    Delta,
+    EngineError,
+    FinishReason,
+    ModelIdentity,
+    NonFiniteLogits,
+    Request,
+    RequestRejected,
+    RunMeter,
+    Usage,
+)
+from zellige.engine.cache import BlockPool
+from zellige.engine.checkpoint import Checkpoint, Weights
+from zellige.engine.config import EngineConfig
+from zellige.engine.detokenizer import Detokenizer, Vocabulary
+from zellige.engine.models.qwen3_vl import load_model
+from zellige.engine.processor import Processor
+from zellige.engine.runner import Runner, StepResult
+from zellige.engine.sampler import RequestSampler, draws, repeats
+from zellige.engine.scheduler import Chunk, Scheduler, Sequence
+
+
+@dataclass(eq=False)
+class Job:
+    """One request on its way: what the engine thread needs to finish it and to whom it answers."""
+
+    request: Request
+    sequence: Sequence
+    sampler: RequestSampler
+    detokenizer: Detokenizer
+    loop: asyncio.AbstractEventLoop
+    out: asyncio.Queue[Delta | EngineError]
+    streams: bool
+    arrived: float
+    preprocess_s: float
+    logprobs: float = 0.0
+
+    def send(self, item: Delta | EngineError) -> None:
+        # The event loop may have ended with its flow; then nobody waits for this answer.
+        if not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(self.out.put_nowait, item)
+
+
+class LocalEngine:
+    """Implements ``engine.api.Engine``. One thread owns the scheduler, the runner and all jobs."""
+
+    def __init__(self, processor: Processor, runner: Runner, identity: ModelIdentity, eos: frozenset[int]) -> None:
+        self._processor, self._runner, self._identity, self._eos = processor, runner, identity, eos
+        self._vocabulary = Vocabulary(processor.tokenizer)
+        config = runner.config
+        self._scheduler = Scheduler(
+            BlockPool(runner.blocks, config.block_tokens), config.max_sequences, config.step_tokens
+        )
+        self._jobs: dict[str, Job] = {}
+        self._inbox: queue.SimpleQueue[Job | str | None] = queue.SimpleQueue()
+        self._meters: dict[str, RunMeter] = {}
+        self._stopped: EngineError | None = None
+        self._prepare = ThreadPoolExecutor(2, thread_name_prefix="zellige-prepare")
+        self._thread = threading.Thread(target=self._serve, name="zellige-engine", daemon=True)
+        self._thread.start()
+
+    @classmethod
+    def load(cls, folder: Path, *, device: str | None = None, dtype: str | None = None) -> LocalEngine:
+        """Load a checkpoint folder; raises CheckpointError or ConfigError with what to do."""
+        config = EngineConfig.load(device, dtype)
+        checkpoint = Checkpoint(folder)
+        processor = Processor(checkpoint)
+        with Weights(checkpoint, config.torch_device, config.torch_dtype) as weights:
+            model = load_model(weights, checkpoint.config)
+        runner = Runner(model, processor.rules, config)
+        identity = ModelIdentity(
+            name=folder.resolve().name,
+            fingerprint=checkpoint.fingerprint(),
+            dtype=config.dtype,
+            vision=processor.budget,
+            max_context=min(model.text.context, runner.blocks * config.block_tokens),
+        )
+        return cls(processor, runner, identity, _eos(checkpoint))
+
+    async def answer(self, request: Request) -> Answer:
+        """The whole answer; raises RequestRejected, NonFiniteLogits or EngineError."""
+        async for delta in self._run(request, streams=False):
+            if delta.answer is not None:
+                return delta.answer
+        raise EngineError("the engine ended without an answer")
+
+    def stream(self, request: Request) -> AsyncIterator[Delta]:
+        """The answer piece by piece, never half a character; the last delta carries the whole."""
+        return self._run(request, streams=True)
+
+    async def meter(self, run_id: str) -> RunMeter:
+        return self._meters.get(run_id, RunMeter())
+
+    async def identity(self) -> ModelIdentity:
+        return self._identity
+
+    async def close(self) -> None:
+        """Stop the thread; requests on their way fail with EngineError."""
+        self._inbox.put(None)
+        await asyncio.to_thread(self._thread.join)
+        self._prepare.shutdown(wait=False, cancel_futures=True)
+
+    async def _run(self, request: Request, *, streams: bool) -> AsyncIterator[Delta]:
+        job = await self._admit(request, streams=streams)
+        try:
+            while True:
+                item = await job.out.get()
+                if isinstance(item, EngineError):
+                    raise item
+                yield item
+                if item.answer is not None:
+                    return
+        finally:
+            # Harmless for a job that has ended; for one that was cancelled it frees its blocks.
+            self._inbox.put(request.request_id)
+
+    async def _admit(self, request: Request, *, streams: bool) -> Job:
+        arrived = time.perf_counter()
+        loop = asyncio.get_running_loop()
+        prompt = await loop.run_in_executor(self._prepare, self._processor.prepare, request)
+        room = self._identity.max_context - len(prompt.tokens)
+        if room < 1:
+            raise RequestRejected(
+                f"the prompt has {len(prompt.tokens)} tokens ({prompt.image_tokens} of images) and the context holds "
+                f"{self._identity.max_context}, at least one of them for the answer; shorten it or send fewer images"
+            )
+        sequence = Sequence(
+            request_id=request.request_id,
+            prompt=prompt,
+            tokens=list(prompt.tokens),
+            limit=len(prompt.tokens) + min(request.sampling.max_tokens, room),
+        )
+        job = Job(
+            request=request,
+            sequence=sequence,
+            sampler=RequestSampler(request.sampling, self._eos),
+            detokenizer=Detokenizer(self._vocabulary, request.sampling.stop),
+            loop=loop,
+            out=asyncio.Queue(),
+            streams=streams,
+            arrived=arrived,
+            preprocess_s=time.perf_counter() - arrived,
+        )
+        self._inbox.put(job)
+        if self._stopped is not None:  # set before the thread empties its inbox for the last time
+            raise self._stopped
+        return job
+
+    # ---- from here on everything runs in the engine's thread
+
+    def _serve(self) -> None:
+        try:
+            while self._take_messages():
+                if not self._scheduler.idle:
+                    self._step()
+            self._stop(EngineError("the engine was closed"))
+        except BaseException as error:
+            self._stop(EngineError(f"the engine stopped: {error}"))
+            raise
+
+    def _stop(self, reason: EngineError) -> None:
+        """Nobody is left waiting: jobs on their way fail, and so does whatever still lies in the inbox."""
+        self._stopped = reason
+        while not self._inbox.empty():
+            if isinstance(message := self._inbox.get(), Job):
+                message.send(reason)
+        for job in list(self._jobs.values()):
+            self._fail(job, reason)
+
+    def _take_messages(self) -> bool:
+        """Take in new jobs and cancellations; sleep while there is nothing to do. False when the engine is closed."""
+        wait = self._scheduler.idle
+        while True:
+            try:
+                message = self._inbox.get(block=wait)
+            except queue.Empty:
+                return True
+            wait = False
+            if message is None:
+                return False
+            if isinstance(message, str):
+                if message in self._jobs:
+                    self._forget(self._jobs[message])
+            elif message.request.request_id in self._jobs:
+                message.send(RequestRejected(f"request id {message.request.request_id} is already being answered"))
+            else:
+                self._jobs[message.request.request_id] = message
+                self._count(message.request.run_id, preprocess_s=message.preprocess_s)
+                self._scheduler.add(message.sequence)
+
+    def _step(self) -> None:
+        chunks = self._scheduler.plan()
+        ending = [self._jobs[c.sequence.request_id] for c in chunks if c.ends_sequence]
+        try:
+            result = self._runner.step(chunks, draws([j.sampler for j in ending], self._runner.device))
+        except Exception as error:
+            if self._runner.device.type == "cuda":
+                raise  # a device error spoils the context; nothing computed after it can be trusted
+            for chunk in chunks:
+                job = self._jobs[chunk.sequence.request_id]
+                failure = EngineError(f"the engine failed while computing this request: {error}")
+                failure.__cause__ = error
+                self._fail(job, failure)
+            return
+        for chunk in chunks:
+            self._scheduler.computed(chunk)
+        self._attribute(chunks, result)
+        for i, job in enumerate(ending):
+            if not result.finite[i]:
+                self._fail(job, NonFiniteLogits("the model's logits held NaN or infinity; nothing of them was kept"))
+            else:
+                self._advance(job, result.tokens[i], result.logprobs[i])
+
+    def _advance(self, job: Job, token: int, logprob: float) -> None:
+        sequence, sampling = job.sequence, job.request.sampling
+        sequence.tokens.append(token)
+        job.logprobs += logprob
+        generated = len(sequence.tokens) - len(sequence.prompt.tokens)
+        reason: FinishReason | None = None
+        piece = ""
+        if job.sampler.stops_at(token):
+            reason = "stop"
+        else:
+            piece = job.detokenizer.push(token)
+            if job.detokenizer.stopped:
+                reason = "stop"
+            elif sampling.repetition_stop and repeats(sequence.tokens[len(sequence.prompt.tokens) :]):
+                reason = "repetition"
+            elif len(sequence.tokens) >= sequence.limit:
+                reason = "length"
+        if reason is None:
+            if piece and job.streams:
+                job.send(Delta(piece))
+            return
+        piece += job.detokenizer.finish()
+        prompt = sequence.prompt
+        answer = Answer(
+            text=job.detokenizer.text,
+            finish_reason=reason,
+            usage=Usage(prompt.image_tokens, len(prompt.tokens), generated),
+            token_ids=tuple(sequence.tokens[len(prompt.tokens) :]),
+            mean_logprob=job.logprobs / generated,
+            engine_s=time.perf_counter() - job.arrived,
+        )
+        self._count(
+            job.request.run_id,
+            requests=1,
+            images=len(prompt.images),
+            image_tokens=prompt.image_tokens,
+            prompt_tokens=len(prompt.tokens),
+            completion_tokens=generated,
+        )
+        self._forget(job)
+        job.send(Delta(piece, answer))
+
+    def _attribute(self, chunks: list[Chunk], result: StepResult) -> None:
+        """Share a step's seconds among the runs in it, by tokens; the tower's among those whose prompts it read."""
+        total = sum(c.length for c in chunks)
+        reading = [c for c in chunks if c.start < len(c.sequence.prompt.tokens)]
+        read = sum(c.length for c in reading)
+        for chunk in chunks:
+            seconds = result.decoder_s * chunk.length / total
+            is_prompt = chunk.start < len(chunk.sequence.prompt.tokens)
+            self._count(
+                self._jobs[chunk.sequence.request_id].request.run_id,
+                vision_s=result.vision_s * chunk.length / read if is_prompt else 0.0,
+                prefill_s=seconds if is_prompt else 0.0,
+                decode_s=0.0 if is_prompt else seconds,
+            )
+
+    def _count(self, run_id: str, **more: float) -> None:
+        meter = self._meters.get(run_id, RunMeter())
+        self._meters[run_id] = replace(meter, **{k: getattr(meter, k) + v for k, v in more.items()})
+
+    def _fail(self, job: Job, error: EngineError) -> None:
+        self._forget(job)
+        job.send(error)
+
+    def _forget(self, job: Job) -> None:
+        self._jobs.pop(job.request.request_id, None)
+        self._scheduler.remove(job.sequence)
+
+
+def _eos(checkpoint: Checkpoint) -> frozenset[int]:
+    """Stop tokens: generation_config's eos_token_id, or config's where there is none."""
+    own = checkpoint.json("generation_config.json", required=False).get("eos_token_id")
+    if own is None:
+        own = checkpoint.config.get("eos_token_id", checkpoint.config.get("text_config", {}).get("eos_token_id"))
+    return frozenset([own] if isinstance(own, int) else own or ())
