@@ -1,4 +1,4 @@
-"""Measures the engine against transformers' generate: same images, same threads, same process, in turns.
+"""Measures the engine against transformers' generate: the same images and threads, in turns, each in its own process.
 
     python -m zellige.engine.bench [--model DIR] [--images 64] [--batch 16] [--rounds 3] [--out FILE]
 
@@ -11,26 +11,28 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import multiprocessing
 import platform
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-from zellige.engine.api import Answer, Sampling, ask
+from zellige.engine.api import Sampling, ask
 from zellige.engine.connect import DEMO_MODEL
 from zellige.engine.local import LocalEngine
 
 PROMPT = "Describe the image."
+#: Tokens of an answer where decoding alone is measured.
+LONG = 129
 Pixels = NDArray[np.uint8]
 
 
@@ -78,8 +80,9 @@ class Transformers:
         self.batch = batch
 
     @torch.inference_mode()
-    def answer(self, images: Sequence[Pixels], tokens: int, *, ignore_eos: bool = False) -> list[str]:
-        """Captions of images of one size."""
+    def answer(self, images: Sequence[Pixels], tokens: int, *, ignore_eos: bool = False) -> tuple[float, list[str]]:
+        """Seconds and captions of images of one size."""
+        begun = time.perf_counter()
         texts: list[str] = []
         more = {"eos_token_id": [10**6]} if ignore_eos else {}
         for begin in range(0, len(images), self.batch):
@@ -101,62 +104,79 @@ class Transformers:
                 **more,
             )
             texts += self.tokenizer.batch_decode(out[:, ids.shape[1] :], skip_special_tokens=True)
-        return texts
+        return time.perf_counter() - begun, texts
 
 
-async def ours(engine: LocalEngine, images: Sequence[Pixels], tokens: int, *, ignore_eos: bool = False) -> list[Answer]:
-    sampling = Sampling(max_tokens=tokens, ignore_eos=ignore_eos)
-    return list(await asyncio.gather(*(engine.answer(ask(PROMPT, i, sampling=sampling)) for i in images)))
+class Ours:
+    """The engine, started anew for every measurement, so that no image of an earlier one is still encoded."""
+
+    def __init__(self, folder: Path, batch: int) -> None:
+        self.folder = folder
+
+    def answer(self, images: Sequence[Pixels], tokens: int, *, ignore_eos: bool = False) -> tuple[float, list[str]]:
+        """Seconds and captions; loading and a first small request are not counted."""
+        return asyncio.run(self._answer(images, Sampling(max_tokens=tokens, ignore_eos=ignore_eos)))
+
+    async def _answer(self, images: Sequence[Pixels], sampling: Sampling) -> tuple[float, list[str]]:
+        engine = LocalEngine.load(self.folder)
+        await engine.answer(ask(PROMPT, images[0][:64, :64], sampling=Sampling(max_tokens=2)))
+        begin = time.perf_counter()
+        answers = await asyncio.gather(*(engine.answer(ask(PROMPT, i, sampling=sampling)) for i in images))
+        seconds = time.perf_counter() - begin
+        await engine.close()
+        return seconds, [a.text for a in answers]
 
 
-def _seconds(work: Callable[[], Any]) -> tuple[float, Any]:
-    begin = time.perf_counter()
-    result = work()
-    return time.perf_counter() - begin, result
+_side: Ours | Transformers
+
+
+def _start(side: type[Ours | Transformers], folder: Path, batch: int) -> None:
+    global _side
+    _side = side(folder, batch)
+
+
+def _measure(images: Sequence[Pixels], tokens: int, ignore_eos: bool = False) -> tuple[float, list[str]]:
+    return _side.answer(images, tokens, ignore_eos=ignore_eos)
 
 
 def compare(folder: Path, images: int, batch: int, rounds: int) -> list[Row]:
-    """All rows. The engine starts anew each round, so that no image of an earlier round is still encoded."""
-    peer = Transformers(folder, batch)
-    rows = []
+    """All rows; ours and the peer take turns, one working while the other waits."""
+    spawn = multiprocessing.get_context("spawn")
+    with (
+        ProcessPoolExecutor(1, spawn, _start, (Ours, folder, batch)) as ours,
+        ProcessPoolExecutor(1, spawn, _start, (Transformers, folder, batch)) as peer,
+    ):
+        rows = []
+        for side in (448, 224):
+            pixels = scenes(images, side)
+            for process in (ours, peer):
+                process.submit(_measure, pixels[:batch], 2).result()
+            mine, theirs, equal = [], [], 0
+            for _ in range(rounds):
+                seconds, texts = ours.submit(_measure, pixels, 64).result()
+                mine.append(seconds)
+                seconds, judged = peer.submit(_measure, pixels, 64).result()
+                theirs.append(seconds)
+                equal = sum(a == b for a, b in zip(texts, judged, strict=True))
+            rows.append(_row(f"captions at {side} px", "images/s", images, mine, theirs, f"{equal}/{images}"))
 
-    def ours_once(pixels: Sequence[Pixels], tokens: int, *, ignore_eos: bool = False) -> tuple[float, list[str]]:
-        async def run() -> tuple[float, list[Answer]]:
-            engine = LocalEngine.load(folder)
-            await ours(engine, pixels[:1], 2)
-            begin = time.perf_counter()
-            answers = await ours(engine, pixels, tokens, ignore_eos=ignore_eos)
-            seconds = time.perf_counter() - begin
-            await engine.close()
-            return seconds, answers
+        rows += [_decoding(ours, peer, count, batch, rounds) for count in (batch, 4 * batch)]
+        return rows
 
-        seconds, answers = asyncio.run(run())
-        return seconds, [a.text for a in answers]
 
-    for side in (448, 224):
-        pixels = scenes(images, side)
-        peer.answer(pixels[:batch], 2)
-        mine, theirs, equal = [], [], 0
-        for _ in range(rounds):
-            seconds, texts = ours_once(pixels, 64)
-            mine.append(seconds)
-            seconds, judged = _seconds(partial(peer.answer, pixels, 64))
-            theirs.append(seconds)
-            equal = sum(a == b for a, b in zip(texts, judged, strict=True))
-        rows.append(_row(f"captions at {side} px", "images/s", images, mine, theirs, f"{equal}/{images}"))
-
-    pixels, long = scenes(batch, 224), 129
-    mine, theirs, equal = [], [], 0
+def _decoding(ours: ProcessPoolExecutor, peer: ProcessPoolExecutor, count: int, batch: int, rounds: int) -> Row:
+    """Tokens after the first: the time of LONG tokens less the time of one, no token ending an answer."""
+    pixels = scenes(count, 224)
+    times: dict[ProcessPoolExecutor, list[float]] = {ours: [], peer: []}
+    last: dict[ProcessPoolExecutor, list[str]] = {}
     for _ in range(rounds):
-        begun, _ = ours_once(pixels, 1)
-        seconds, texts = ours_once(pixels, long, ignore_eos=True)
-        mine.append(seconds - begun)
-        begun, _ = _seconds(lambda: peer.answer(pixels, 1))
-        seconds, judged = _seconds(lambda: peer.answer(pixels, long, ignore_eos=True))
-        theirs.append(seconds - begun)
-        equal = sum(a == b for a, b in zip(texts, judged, strict=True))
-    rows.append(_row(f"decoding at batch {batch}", "tokens/s", batch * (long - 1), mine, theirs, f"{equal}/{batch}"))
-    return rows
+        for process in (ours, peer):
+            begun, _ = process.submit(_measure, pixels, 1).result()
+            seconds, last[process] = process.submit(_measure, pixels, LONG, True).result()
+            times[process].append(seconds - begun)
+    equal = sum(a == b for a, b in zip(last[ours], last[peer], strict=True))
+    what = f"decoding {count} (theirs {batch} at once)"
+    return _row(what, "tokens/s", count * (LONG - 1), times[ours], times[peer], f"{equal}/{count}")
 
 
 def _row(what: str, unit: str, work: int, mine: list[float], theirs: list[float], equal: str) -> Row:
@@ -179,10 +199,10 @@ def main() -> int:
         same, of = map(int, row.equal_answers.split("/"))
         if same < of * 0.98:
             wrong = True
-            print(f"{row.what:24} answers differ ({row.equal_answers} equal): no speed is reported")
+            print(f"{row.what:32} answers differ ({row.equal_answers} equal): no speed is reported")
             continue
         print(
-            f"{row.what:24} {row.ours:10.2f} {row.unit:9} transformers {row.transformers:10.2f}   "
+            f"{row.what:32} {row.ours:10.2f} {row.unit:9} transformers {row.transformers:10.2f}   "
             f"{row.ratio:5.2f} x   equal answers {row.equal_answers}"
         )
         if a.out:

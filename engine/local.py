@@ -27,8 +27,9 @@ from zellige.engine.cache import BlockPool
 from zellige.engine.checkpoint import Checkpoint, Weights
 from zellige.engine.config import EngineConfig
 from zellige.engine.detokenizer import Detokenizer, Vocabulary
+from zellige.engine.host_memory import keep_freed_memory
 from zellige.engine.models.qwen3_vl import load_model
-from zellige.engine.processor import Processor
+from zellige.engine.processor import Processor, Prompt
 from zellige.engine.runner import Runner, StepResult
 from zellige.engine.sampler import RequestSampler, draws, repeats
 from zellige.engine.scheduler import Chunk, Scheduler, Sequence
@@ -77,6 +78,8 @@ class LocalEngine:
     def load(cls, folder: Path, *, device: str | None = None, dtype: str | None = None) -> LocalEngine:
         """Load a checkpoint folder; raises CheckpointError or ConfigError with what to do."""
         config = EngineConfig.load(device, dtype)
+        if config.device == "cpu":
+            keep_freed_memory()
         checkpoint = Checkpoint(folder)
         processor = Processor(checkpoint)
         with Weights(checkpoint, config.torch_device, config.torch_dtype) as weights:
@@ -131,7 +134,7 @@ class LocalEngine:
     async def _admit(self, request: Request, *, streams: bool) -> Job:
         arrived = time.perf_counter()
         loop = asyncio.get_running_loop()
-        prompt = await loop.run_in_executor(self._prepare, self._processor.prepare, request)
+        prompt, preprocess_s = await loop.run_in_executor(self._prepare, self._timed_prepare, request)
         room = self._identity.max_context - len(prompt.tokens)
         if room < 1:
             raise RequestRejected(
@@ -153,12 +156,16 @@ class LocalEngine:
             out=asyncio.Queue(),
             streams=streams,
             arrived=arrived,
-            preprocess_s=time.perf_counter() - arrived,
+            preprocess_s=preprocess_s,
         )
         self._inbox.put(job)
         if self._stopped is not None:  # set before the thread empties its inbox for the last time
             raise self._stopped
         return job
+
+    def _timed_prepare(self, request: Request) -> tuple[Prompt, float]:
+        begin = time.perf_counter()
+        return self._processor.prepare(request), time.perf_counter() - begin
 
     # ---- from here on everything runs in the engine's thread
 

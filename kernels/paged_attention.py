@@ -73,7 +73,7 @@ def paged_attention(q: Tensor, k: Tensor, v: Tensor, cache: Tensor, layout: Page
     for s in range(layout.single, len(layout.lengths)):
         rows = slice(layout.starts[s], layout.starts[s + 1])
         parts.append(_chunk(q[rows], k[rows], v[rows], cache, layout.tables[s], layout.lengths[s]))
-    return (parts[0] if len(parts) == 1 else torch.cat(parts)).view(T, A * D)
+    return (parts[0] if len(parts) == 1 else torch.cat(parts)).reshape(T, A * D)
 
 
 def _decode(q: Tensor, cache: Tensor, layout: PagedLayout) -> Tensor:
@@ -88,7 +88,7 @@ def _decode(q: Tensor, cache: Tensor, layout: PagedLayout) -> Tensor:
         kv = cache.index_select(2, layout.tables[:S, :blocks].flatten()).view(2, G, S, blocks * P, D)[:, :, :, :longest]
     kv = kv.transpose(1, 2)
     qg = q.reshape(S, G, A // G, D)
-    return F.scaled_dot_product_attention(qg, kv[0], kv[1], attn_mask=layout.single_mask).view(S, A * D)
+    return F.scaled_dot_product_attention(qg, kv[0], kv[1], attn_mask=layout.single_mask).reshape(S, A * D)
 
 
 def _chunk(q: Tensor, k: Tensor, v: Tensor, cache: Tensor, table: Tensor, length: int) -> Tensor:

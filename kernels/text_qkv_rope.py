@@ -39,5 +39,5 @@ def text_qkv_rope(
     qk = x[:, :normed]
     scale = torch.rsqrt(qk.float().square().mean(-1, keepdim=True) + eps)
     qk = (qk * scale).to(qkv.dtype) * weight
-    qk = rotate(qk, cos.unsqueeze(1), sin.unsqueeze(1), torch.empty_like(qk))
+    qk = rotate(qk, cos.unsqueeze(1), sin.unsqueeze(1))
     return qk[:, :heads], qk[:, heads:], x[:, normed:]

@@ -10,18 +10,14 @@ import torch
 from torch import Tensor
 
 
-def rotate(x: Tensor, cos: Tensor, sin: Tensor, out: Tensor) -> Tensor:
-    """Rotate the two halves of the last dimension of ``x`` into ``out``; ``cos``, ``sin`` broadcast over a half."""
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotate the two halves of the last dimension of ``x``; ``cos``, ``sin`` broadcast over a half."""
     half = x.shape[-1] // 2
-    a, b = x[..., :half], x[..., half:]
-    if x.dtype != torch.float32:
-        a, b = a.float(), b.float()
-        out[..., :half] = a * cos - b * sin
-        out[..., half:] = b * cos + a * sin
-    else:
-        torch.mul(a, cos, out=out[..., :half]).addcmul_(b, sin, value=-1)
-        torch.mul(b, cos, out=out[..., half:]).addcmul_(a, sin)
-    return out
+    x32 = x.float()
+    out = x32 * torch.cat((cos, cos), dim=-1)
+    out[..., :half].addcmul_(x32[..., half:], sin, value=-1)
+    out[..., half:].addcmul_(x32[..., :half], sin)
+    return out.to(x.dtype)
 
 
 def vision_qkv_rope_reference(qkv: Tensor, cos: Tensor, sin: Tensor, heads: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -44,6 +40,5 @@ def vision_qkv_rope(qkv: Tensor, cos: Tensor, sin: Tensor, heads: int) -> tuple[
     if width % (3 * heads) or cos.shape != (N, width // (6 * heads)) or sin.shape != cos.shape:
         raise ValueError(f"vision_qkv_rope: qkv {tuple(qkv.shape)}, {heads} heads, angles {tuple(cos.shape)}")
     parts = qkv.view(N, 3, heads, -1)
-    qk = parts[:, :2]
-    turned = rotate(qk, cos[:, None, None], sin[:, None, None], torch.empty_like(qk))
+    turned = rotate(parts[:, :2], cos[:, None, None], sin[:, None, None])
     return turned[:, 0], turned[:, 1], parts[:, 2]

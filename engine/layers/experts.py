@@ -71,7 +71,10 @@ class ExpertStore:
 
 @dataclass(frozen=True, eq=False)
 class MixtureOfExperts:
-    """Each token passes the ``top_k`` experts its router prefers."""
+    """Each token passes the ``top_k`` experts its router prefers.
+
+    The router works in float32 whatever the dtype: rounded logits would send a token elsewhere for want of a last bit.
+    """
 
     router: Projection
     store: ExpertStore
@@ -79,9 +82,9 @@ class MixtureOfExperts:
 
     @classmethod
     def load(cls, w: Weights, name: str, *, count: int, top_k: int, hidden: int, inner: int) -> MixtureOfExperts:
-        router = Projection.of(w.take(f"{name}.gate.weight", count, hidden))
+        router = Projection.of(w.take(f"{name}.gate.weight", count, hidden).float())
         return cls(router, ExpertStore.load(w, f"{name}.experts", count, hidden, inner), top_k)
 
     def __call__(self, x: Tensor) -> Tensor:
-        weights, chosen = route_topk(self.router(x), self.top_k)
+        weights, chosen = route_topk(self.router(x.float()), self.top_k)
         return experts(x, self.store.gate_up, self.store.down, weights, chosen)

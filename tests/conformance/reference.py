@@ -55,7 +55,11 @@ class Reference:
     @torch.inference_mode()
     def logits(self, turns: list[Turn]) -> torch.Tensor:
         """(tokens, vocabulary) float32, at every position of the prompt."""
-        return self.model(**self.inputs(turns)).logits[0].float()
+        inputs = {
+            k: v.to(self.model.device, self.model.dtype if v.is_floating_point() else None)
+            for k, v in self.inputs(turns).items()
+        }
+        return self.model(**inputs).logits[0].float()
 
     @torch.inference_mode()
     def greedy(self, turns: list[Turn], tokens: int) -> list[int]:

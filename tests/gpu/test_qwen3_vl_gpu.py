@@ -20,6 +20,9 @@ from zellige.engine.local import LocalEngine
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
 
 TOLERANCES = {"bfloat16": 3e-2, "float32": 1e-5}
+#: In a random mixture two experts are often nearly tied, and any rounding may swap them. Where transformers itself, in
+#: bfloat16 on the same device, is further from its own float32 than the tolerance, we may not be further than it is.
+NO_WORSE_THAN_THE_PEER = 1.0
 
 
 def picture(seed: int, width: int, height: int) -> np.ndarray:
@@ -40,12 +43,18 @@ CONVERSATIONS = {
 def test_logits_on_the_gpu(shape, dtype, tmp_path):
     model = make(tmp_path, shape)
     reference, ours = Reference(tmp_path, model), Ours(tmp_path, "cuda", dtype)
+    wanted = {name: reference.logits(turns) for name, turns in CONVERSATIONS.items()}
+    model.to("cuda", getattr(torch, dtype))
     for name, turns in CONVERSATIONS.items():
-        theirs = reference.logits(turns)
+        theirs = wanted[name]
         error = relative_l2(ours.logits(turns), theirs)
         cut = relative_l2(ours.logits(turns, cuts=(len(theirs) // 2,)), theirs)
-        print(f"{shape.name:28} {dtype:9} {name:7} relative L2 {error:.2e}, in two chunks {cut:.2e}")
-        assert max(error, cut) <= TOLERANCES[dtype]
+        peer = relative_l2(reference.logits(turns).cpu(), theirs)
+        print(
+            f"{shape.name:28} {dtype:9} {name:7} relative L2 {error:.2e}, in two chunks {cut:.2e}, "
+            f"transformers on this device {peer:.2e}"
+        )
+        assert max(error, cut) <= max(TOLERANCES[dtype], NO_WORSE_THAN_THE_PEER * peer)
 
 
 @pytest.mark.parametrize("shape", SHAPES[:1] + SHAPES[4:5], ids=lambda s: s.name)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from zellige.kernels.experts import experts, experts_reference
+from zellige.kernels.gelu_tanh import gelu_tanh, gelu_tanh_reference
 from zellige.kernels.paged_attention import PagedLayout, paged_attention, paged_attention_reference
 from zellige.kernels.rms_norm import rms_norm, rms_norm_reference
 from zellige.kernels.route_topk import route_topk, route_topk_reference
@@ -61,6 +62,16 @@ def test_silu_mul(op, shape, dtype):
     x = torch.randn(shape).to(dtype) * 4
     g, u = x.double().chunk(2, -1)
     assert_close(op(x), g * torch.sigmoid(g) * u, DTYPES[dtype])
+
+
+@each_dtype
+@both(gelu_tanh, gelu_tanh_reference)
+@pytest.mark.parametrize("shape", [(1, 1), (3, 7), (127, 16), (128, 16), (129, 16), (300, 5), (0, 8)])
+def test_gelu_tanh(op, shape, dtype):
+    x = torch.randn(shape).to(dtype) * 4
+    x64 = x.double()
+    want = 0.5 * x64 * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (x64 + 0.044715 * x64**3)))
+    assert_close(op(x), want, DTYPES[dtype])
 
 
 @both(route_topk, route_topk_reference)

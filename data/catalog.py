@@ -1,0 +1,242 @@
+"""The index of a store, in DuckDB: a copy of what the files say, to be asked in SQL, deleted and rebuilt at any time.
+
+DuckDB lets one process write. So nobody holds the index while a run is worked on: who finishes a run opens it for a
+moment, and reading never depends on it. What cannot be opened because it is damaged is moved aside and made anew.
+
+Views: ``runs`` (one row a run) and ``answers`` (every row of every part, columns by name).
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from zellige.data.files import LedgerError, usable
+from zellige.data.ledger import Run, Store
+from zellige.data.schema import ANSWERS
+
+#: Raised when a table below changes; an index of another version is made anew.
+_VERSION = 1
+_RETRIES, _WAIT_S = 20, 0.25
+_NOT_DAMAGE = ("lock", "Permission denied", "No space left", "Read-only file system", "Too many open files")
+
+_RUNS = pa.schema(
+    [
+        ("run_id", pa.string()),
+        ("flow", pa.string()),
+        ("state", pa.string()),
+        ("items", pa.int64()),
+        ("items_done", pa.int64()),
+        ("rows", pa.int64()),
+        ("ok", pa.int64()),
+        ("failed", pa.int64()),
+        ("skipped", pa.int64()),
+        ("started_at", pa.string()),
+        ("ended_at", pa.string()),
+        ("error", pa.string()),
+        ("model", pa.string()),
+        ("model_fingerprint", pa.string()),
+        ("dtype", pa.string()),
+        ("recipe", pa.string()),
+        ("inputs", pa.list_(pa.string())),
+        ("parts_changed_ns", pa.int64()),  # of the folder: whether the counts are those of the files as they are
+    ]
+)
+
+
+class CatalogError(LedgerError):
+    """A query that cannot be answered; the message is DuckDB's."""
+
+
+class Catalog:
+    """The index ``zellige.duckdb`` of one store, and what can be asked of the store with or without it."""
+
+    def __init__(self, store_root: str | Path) -> None:
+        self._store = Store(store_root)
+        self.path = self._store.root / "zellige.duckdb"
+
+    def record(self, run: Run) -> bool:
+        """Put the run, and any other that is missing, into the index.
+
+        False, and an event in the run, where the index cannot be written now (held by another process through every
+        retry, read-only, disk full): nothing is lost, the files are the truth and ``rebuild`` catches up.
+        """
+        if "?" in str(self.path):
+            run.event("index_not_written", reason="DuckDB keeps no index below a folder with a '?' in its name")
+            return False
+        error: duckdb.Error | None = None
+        for _ in range(_RETRIES):
+            try:
+                with duckdb.connect(str(self.path)) as index:
+                    self._update(index, run.run_id)
+                return True
+            except duckdb.Error as caught:
+                if not any(text in str(caught) for text in _NOT_DAMAGE):
+                    run.event("index_rebuilt", reason=str(caught), aside=self._set_aside())
+                    self.rebuild()
+                    return True
+                error = caught
+            time.sleep(_WAIT_S)
+        run.event("index_not_written", reason=str(error))
+        return False
+
+    def rebuild(self) -> int:
+        """Make the index anew from the files, in place of the old one at once; how many runs it holds.
+
+        Raises StoreUnusable where it cannot be written.
+        """
+        fresh = self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}.tmp")
+        with usable(self.path, "write"):
+            self._store.root.mkdir(parents=True, exist_ok=True)
+            try:
+                with duckdb.connect(str(fresh)) as index:
+                    self._update(index)
+                self._wal.unlink(missing_ok=True)  # it belongs to the file that goes
+                fresh.replace(self.path)
+            except duckdb.Error as error:
+                raise OSError(str(error)) from error
+            finally:
+                fresh.unlink(missing_ok=True)
+        return len(self._store.run_ids())
+
+    def runs(self) -> list[dict[str, Any]]:
+        """One dict a run, oldest first; the keys are the columns of the view ``runs``.
+
+        From the files as they are now; of the index only what still agrees with them is taken, to spare reading.
+        """
+        indexed = {row["run_id"]: row for row in self._indexed()}
+        rows = [self._row(self._store.open_run(run_id), indexed.get(run_id)) for run_id in self._store.run_ids()]
+        return sorted(rows, key=lambda row: (row["started_at"], row["run_id"]))
+
+    def run(self, run_id: str) -> dict[str, Any]:
+        """One run as in ``runs``, read from the files, with ``throughput`` (sums by column); raises UnknownRun."""
+        run = self._store.open_run(run_id)
+        return {**self._row(run, None), "throughput": run.throughput()}
+
+    def query(self, sql: str, parameters: Sequence[Any] = (), run_id: str | None = None) -> list[dict[str, Any]]:
+        """Ask the views over the files as they are now, without the index; raises CatalogError.
+
+        With ``run_id``, ``answers`` holds that run's rows only, and the parts of other runs are not opened. Parts that
+        are unreadable or short are no part of ``answers``.
+        """
+        try:
+            with duckdb.connect() as memory:
+                _create(memory, self.runs(), self._parts(self._store.run_ids() if run_id is None else [run_id]))
+                return _dicts(memory.sql(sql, params=list(parameters)))
+        except duckdb.Error as error:
+            raise CatalogError(str(error)) from error
+
+    def _update(self, index: duckdb.DuckDBPyConnection, changed: str | None = None) -> None:
+        """Bring every table and view up to date; of the runs already there only ``changed`` is read again."""
+        known = {row["run_id"]: row for row in _stored(index) if row["run_id"] != changed}
+        run_ids = self._store.run_ids()
+        rows = [self._row(self._store.open_run(run_id), known.get(run_id)) for run_id in run_ids]
+        index.begin()
+        _create(index, rows, self._parts(run_ids))
+        index.commit()
+
+    def _row(self, run: Run, known: dict[str, Any] | None) -> dict[str, Any]:
+        with usable(run.path, "read"):
+            changed_ns = (run.path / "parts").stat().st_mtime_ns
+        if known is not None and known["state"] == "finished" and known["parts_changed_ns"] == changed_ns:
+            return known
+        # The state before the counts: a run that is finished has all of them.
+        state, progress, outcome = run.state(), run.progress(), run.outcome() or {}
+        return {
+            "run_id": run.run_id,
+            "flow": run.recipe.task,
+            "state": state,
+            "items": progress.items,
+            "items_done": progress.items_done,
+            "rows": progress.rows,
+            "ok": progress.ok,
+            "failed": progress.failed,
+            "skipped": progress.skipped,
+            "started_at": run.started_at,
+            "ended_at": None if state in ("planning", "running") else outcome.get("at"),
+            "error": outcome.get("error") if state == "failed" else None,
+            "model": run.recipe.model_name,
+            "model_fingerprint": run.recipe.model_fingerprint,
+            "dtype": run.recipe.model_dtype,
+            "recipe": run.recipe.fingerprint,
+            "inputs": list(run.inputs),
+            "parts_changed_ns": changed_ns,
+        }
+
+    def _indexed(self) -> list[dict[str, Any]]:
+        """What the index says; nothing where it is missing, held by a writer, of another version or damaged."""
+        if not self.path.exists():
+            return []
+        try:
+            with duckdb.connect(str(self.path), read_only=True) as index:
+                return _stored(index)
+        except duckdb.Error:
+            return []
+
+    def _parts(self, run_ids: Sequence[str]) -> list[str]:
+        """The complete parts of the runs, as globs: one a run where all of its parts are good, else one a part."""
+        globs = []
+        for run in map(self._store.open_run, run_ids):
+            done, all_parts = sorted(run.done_shards()), run.path / "parts"
+            if len(done) == sum(1 for _ in all_parts.glob("shard-*.parquet")):
+                globs += [_escaped(all_parts) + "/shard-*.parquet"] if done else []
+            else:
+                globs += [_escaped(run.part_path(index)) for index in done]
+        return globs
+
+    def _set_aside(self) -> str:
+        """Move a damaged index and its log out of the way; the new name."""
+        aside = self.path.with_name(f"{self.path.name}.damaged-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}")
+        with usable(self.path, "move aside"):
+            if self._wal.exists():
+                self._wal.rename(aside.with_name(f"{aside.name}.wal"))
+            if self.path.exists():
+                self.path.rename(aside)
+        return aside.name
+
+    @property
+    def _wal(self) -> Path:
+        return self.path.with_name(f"{self.path.name}.wal")
+
+
+def _create(connection: duckdb.DuckDBPyConnection, rows: list[dict[str, Any]], parts: list[str]) -> None:
+    """The tables and views; ``parts`` are paths or globs of Parquet files."""
+    connection.register("given_runs", pa.Table.from_pylist(rows, schema=_RUNS))
+    connection.register("no_rows", ANSWERS.empty_table())
+    connection.execute(f"CREATE OR REPLACE TABLE index_version AS SELECT {_VERSION} AS version")
+    connection.execute("CREATE OR REPLACE TABLE run_records AS SELECT * FROM given_runs")
+    connection.execute("CREATE OR REPLACE VIEW runs AS SELECT * FROM run_records ORDER BY started_at, run_id")
+    # The empty table gives every column its type where no part is there, or only parts of an older version.
+    connection.execute("CREATE OR REPLACE TABLE answer_columns AS SELECT * FROM no_rows")
+    files = ", ".join("'" + part.replace("'", "''") + "'" for part in parts)
+    stored = f" UNION ALL BY NAME SELECT * FROM read_parquet([{files}], union_by_name = true)" if parts else ""
+    connection.execute(f"CREATE OR REPLACE VIEW answers AS SELECT * FROM answer_columns{stored}")
+    connection.unregister("given_runs")
+    connection.unregister("no_rows")
+
+
+def _stored(index: duckdb.DuckDBPyConnection) -> list[dict[str, Any]]:
+    """The recorded runs; none where the index is new or of another version."""
+    tables = {row[0] for row in index.execute("SELECT table_name FROM duckdb_tables()").fetchall()}
+    if not {"index_version", "run_records"} <= tables:
+        return []
+    if index.execute("SELECT version FROM index_version").fetchall() != [(_VERSION,)]:
+        return []
+    return _dicts(index.sql("SELECT * FROM run_records"))
+
+
+def _dicts(asked: duckdb.DuckDBPyRelation) -> list[dict[str, Any]]:
+    table: pa.Table = asked.to_arrow_table()
+    rows: list[dict[str, Any]] = table.to_pylist()
+    return rows
+
+
+def _escaped(path: Path) -> str:
+    """``path`` as a DuckDB glob that matches it alone."""
+    return "".join(f"[{c}]" if c in "*?[" else c for c in str(path))

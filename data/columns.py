@@ -1,0 +1,112 @@
+"""The columns of every Parquet file of the store, in order and typed. Imports nothing of ours.
+
+A file never takes its types from its first rows: a part of failures only has the same columns as any other.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+SCHEMA_VERSION = 1
+
+_TILE = pa.struct(
+    [
+        ("x", pa.int32()),
+        ("y", pa.int32()),
+        ("width", pa.int32()),
+        ("height", pa.int32()),
+        ("scale", pa.float64()),
+        ("answer", pa.string()),
+        ("confidence", pa.float64()),
+    ]
+)
+_STAMP = {b"zellige.schema_version": str(SCHEMA_VERSION).encode()}
+
+#: Every column of ``parts/*.parquet``, in order; ``AnswerRow`` has one field a column.
+ANSWERS = pa.schema(
+    [
+        pa.field("schema_version", pa.int32(), nullable=False),
+        pa.field("run_id", pa.string(), nullable=False),
+        pa.field("row_id", pa.string(), nullable=False),
+        pa.field("item_id", pa.string(), nullable=False),
+        pa.field("uri", pa.string(), nullable=False),
+        pa.field("member", pa.string()),
+        pa.field("ordinal", pa.int64()),
+        pa.field("page", pa.int32()),
+        pa.field("content_sha256", pa.string()),
+        pa.field("width", pa.int32()),
+        pa.field("height", pa.int32()),
+        pa.field("frames", pa.int32()),
+        pa.field("task", pa.string(), nullable=False),
+        pa.field("question_id", pa.string(), nullable=False),
+        pa.field("question", pa.string()),
+        pa.field("status", pa.string(), nullable=False),
+        pa.field("error_kind", pa.string()),
+        pa.field("error", pa.string()),
+        pa.field("answer", pa.string()),
+        pa.field("finish_reason", pa.string()),
+        pa.field("tiles", pa.list_(_TILE), nullable=False),
+        pa.field("image_tokens", pa.int64()),
+        pa.field("prompt_tokens", pa.int64()),
+        pa.field("completion_tokens", pa.int64()),
+        pa.field("mean_logprob", pa.float64()),
+        pa.field("attempts", pa.int32(), nullable=False),
+        pa.field("decode_s", pa.float64()),
+        pa.field("engine_s", pa.float64()),
+        pa.field("recipe", pa.string(), nullable=False),
+        pa.field("engine", pa.string()),
+        pa.field("metadata", pa.map_(pa.string(), pa.string()), nullable=False),
+        pa.field("created_at", pa.timestamp("us", tz="UTC"), nullable=False),
+    ],
+    metadata=_STAMP,
+)
+
+#: Every column of ``items.parquet``.
+ITEMS = pa.schema(
+    [
+        pa.field("item_id", pa.string(), nullable=False),
+        pa.field("uri", pa.string(), nullable=False),
+        pa.field("member", pa.string()),
+        pa.field("ordinal", pa.int64()),
+        pa.field("page", pa.int32()),
+        pa.field("size_bytes", pa.int64()),
+        pa.field("width", pa.int32()),
+        pa.field("height", pa.int32()),
+        pa.field("error_kind", pa.string()),
+        pa.field("error", pa.string()),
+        pa.field("metadata", pa.map_(pa.string(), pa.string()), nullable=False),
+    ],
+    metadata=_STAMP,
+)
+
+#: Every column of ``health/throughput-*.parquet``: one row is one worker's share of a run, so the sums over rows hold.
+#: ``decode_s`` is turning bytes into pixels, ``engine_s`` waiting for answers; the four after it are the engine's own.
+THROUGHPUT = pa.schema(
+    [
+        pa.field("run_id", pa.string(), nullable=False),
+        pa.field("worker", pa.string(), nullable=False),
+        pa.field("created_at", pa.timestamp("us", tz="UTC"), nullable=False),
+        pa.field("items", pa.int64()),
+        pa.field("rows", pa.int64()),
+        pa.field("failed", pa.int64()),
+        pa.field("tiles", pa.int64()),
+        pa.field("requests", pa.int64()),
+        pa.field("retries", pa.int64()),
+        pa.field("second_tries", pa.int64()),
+        pa.field("images", pa.int64()),
+        pa.field("image_tokens", pa.int64()),
+        pa.field("prompt_tokens", pa.int64()),
+        pa.field("completion_tokens", pa.int64()),
+        pa.field("wall_s", pa.float64()),
+        pa.field("load_s", pa.float64()),
+        pa.field("plan_s", pa.float64()),
+        pa.field("decode_s", pa.float64()),
+        pa.field("engine_s", pa.float64()),
+        pa.field("commit_s", pa.float64()),
+        pa.field("preprocess_s", pa.float64()),
+        pa.field("vision_s", pa.float64()),
+        pa.field("prefill_s", pa.float64()),
+        pa.field("generate_s", pa.float64()),
+    ],
+    metadata=_STAMP,
+)

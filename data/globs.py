@@ -1,0 +1,42 @@
+"""Globs for ``--include`` and ``--exclude``, over names in bytes.
+
+``*`` and ``?`` stay within one folder name, ``**`` crosses folders, ``[abc]`` and ``[!abc]`` are one character. A glob
+without a slash is for the name in any folder; one with a slash is for the path below the folder that was named.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+
+_TOKENS = re.compile(rb"\*\*/|\*\*|\*|\?|\[!?\]?[^\]]*\]|.", re.DOTALL)
+_SIMPLE = {b"**/": rb"(?:.*/)?", b"**": rb".*", b"*": rb"[^/]*", b"?": rb"[^/]"}
+
+
+def _regex(glob: str) -> re.Pattern[bytes]:
+    def translated(token: bytes) -> bytes:
+        if token in _SIMPLE:
+            return _SIMPLE[token]
+        if len(token) > 1:  # a set of characters; "!" negates, "-" makes ranges
+            inside = token[1:-1].replace(b"\\", b"\\\\").replace(b"[", b"\\[")
+            return b"[^/" + inside[1:] + b"]" if inside.startswith(b"!") else b"[" + inside.replace(b"^", b"\\^") + b"]"
+        return re.escape(token)
+
+    anywhere = b"" if "/" in glob else rb"(?:.*/)?"
+    body = b"".join(translated(token) for token in _TOKENS.findall(os.fsencode(glob.removeprefix("./"))))
+    return re.compile(anywhere + body, re.DOTALL)
+
+
+class NameFilter:
+    """Which names are wanted: those that match an ``include`` (all where none is given) and no ``exclude``."""
+
+    def __init__(self, include: Sequence[str], exclude: Sequence[str]) -> None:
+        self._include = [_regex(glob) for glob in include]
+        self._exclude = [_regex(glob) for glob in exclude]
+
+    def wants(self, name: bytes) -> bool:
+        """Whether to take ``name``, a path relative to the folder that was named."""
+        if self._include and not any(r.fullmatch(name) for r in self._include):
+            return False
+        return not any(r.fullmatch(name) for r in self._exclude)

@@ -1,0 +1,169 @@
+"""The store: runs as folders of files. The files are the truth; whoever is killed loses at most the shards in hand.
+
+STORE/runs/<run_id>/recipe.json    what was asked, of which model, over which inputs
+                    items.parquet  every item, before the first is answered
+                    leases/        who is at work, on which shard      events/  what happened
+                    parts/         answer rows, one file a shard       aside/   parts that were no good
+                    health/        throughput samples                  outcome.json  how the last worker ended
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from zellige.data.files import LedgerError, StoreUnusable, read_json, usable, write_json
+from zellige.data.run import Lease, Progress, Run, RunState, Shard
+from zellige.data.schema import SCHEMA_VERSION, Item, Recipe
+
+__all__ = [
+    "Lease",
+    "LedgerError",
+    "Progress",
+    "RecipeDiffers",
+    "Run",
+    "RunExists",
+    "RunState",
+    "Shard",
+    "Store",
+    "StoreUnusable",
+    "UnknownRun",
+]
+
+_RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_FOLDERS = ("leases", "events", "parts", "health")
+
+
+class UnknownRun(LedgerError):
+    """The store holds no run of that name."""
+
+
+class RunExists(LedgerError):
+    """A run of that name is there already."""
+
+
+class RecipeDiffers(LedgerError):
+    """The run was made with another recipe; ``differences`` lists them, one line a setting."""
+
+    def __init__(self, run_id: str, differences: list[str]) -> None:
+        lines = "".join(f"\n  {line}" for line in differences)
+        super().__init__(
+            f"run {run_id} was started with another recipe, and two recipes never mix in one run (asked now != stored):"
+            f"{lines}\nResume it with the settings it was started with, or start a new run."
+        )
+        self.differences = differences
+
+
+class Store:
+    """A folder of runs. Nothing is written before the first run is created."""
+
+    def __init__(self, root: str | Path) -> None:
+        if re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", str(root)):
+            raise StoreUnusable(f"{root}: a store is a local folder; name one")
+        try:
+            os.fsencode(root).decode("utf-8")
+        except UnicodeError as error:
+            raise StoreUnusable(f"{root!r}: the store's own path must be valid UTF-8; choose another folder") from error
+        self.root = Path(root).absolute()
+
+    def create_run(
+        self,
+        recipe: Recipe,
+        items: Iterable[Item],
+        *,
+        shard_items: int,
+        inputs: Sequence[str],
+        include: Sequence[str] = (),
+        exclude: Sequence[str] = (),
+        limit: int | None = None,
+        run_id: str | None = None,
+    ) -> Run:
+        """A new run with its ``items`` stored (streamed). Killed meanwhile, it can be opened and planned again.
+
+        ``inputs`` are the source's own (``Source.inputs``: absolute URIs), so that planning works from any folder.
+        Raises RunExists, StoreUnusable, and ValueError for a ``run_id`` that is no plain name.
+        """
+        if shard_items < 1:
+            raise ValueError(f"shard_items is {shard_items}; give at least 1")
+        now = datetime.now(UTC)
+        name = run_id or f"{now:%Y%m%d-%H%M%S}-{recipe.task}-{secrets.token_hex(2)}"
+        if not _RUN_ID.fullmatch(name):
+            raise ValueError(
+                f"run id {name!r}: use letters, digits, '.', '_' and '-', beginning with a letter or digit"
+            )
+        folder = self._runs / name
+        made = self._runs / f".{name}.{secrets.token_hex(4)}.tmp"
+        with usable(folder, "create"):
+            for part in _FOLDERS:
+                (made / part).mkdir(parents=True)
+        try:
+            about = {
+                "schema_version": SCHEMA_VERSION,
+                "run_id": name,
+                "started_at": now.isoformat(),
+                "shard_items": shard_items,
+                "inputs": list(inputs),
+                "include": list(include),
+                "exclude": list(exclude),
+                "limit": limit,
+                "recipe_fingerprint": recipe.fingerprint,
+                "recipe": json.loads(recipe.to_json()),
+            }
+            write_json(made / "recipe.json", about)
+            with usable(folder, "create"):
+                try:
+                    made.rename(folder)  # a run is seen with its recipe or not at all
+                except OSError:
+                    if folder.exists():
+                        raise RunExists(f"run {name} exists in {self.root}; resume it or choose another name") from None
+                    raise
+        finally:
+            shutil.rmtree(made, ignore_errors=True)
+        run = self.open_run(name)
+        run.plan(items)
+        return run
+
+    def open_run(self, run_id: str, recipe: Recipe | None = None) -> Run:
+        """The run as it is; raises UnknownRun and, where ``recipe`` is given and is another one, RecipeDiffers."""
+        about = read_json(self._runs / run_id / "recipe.json") if _RUN_ID.fullmatch(run_id) else None
+        if about is None:
+            raise UnknownRun(self._unknown(run_id))
+        if about.get("schema_version") != SCHEMA_VERSION:
+            raise StoreUnusable(
+                f"run {run_id} has schema version {about.get('schema_version')}, this zellige reads {SCHEMA_VERSION}"
+            )
+        run = Run(self._runs / run_id, about)
+        if recipe is not None and recipe.fingerprint != run.recipe.fingerprint:
+            raise RecipeDiffers(run_id, recipe.differences(run.recipe))
+        return run
+
+    def run_ids(self) -> list[str]:
+        """The names of all runs, sorted: those that were not chosen begin with their time."""
+        with usable(self._runs, "list"):
+            if not self._runs.is_dir():
+                return []
+            return sorted(
+                p.name for p in self._runs.iterdir() if not p.name.startswith(".") and (p / "recipe.json").exists()
+            )
+
+    @property
+    def _runs(self) -> Path:
+        return self.root / "runs"
+
+    def _unknown(self, run_id: str) -> str:
+        known = self.run_ids()
+        if not known:
+            return f"no run {run_id!r}: there are no runs in {self.root}"
+        near = (
+            difflib.get_close_matches(run_id, known, n=3, cutoff=0.5)
+            or [k for k in known if run_id and run_id in k][:3]
+        )
+        hint = f"did you mean {' or '.join(near)}?" if near else f"the latest is {known[-1]}"
+        return f"no run {run_id!r} in {self.root}; {hint}"

@@ -1,0 +1,86 @@
+"""Questions from a file: JSONL, CSV or Parquet with a column ``question`` and, where wanted, ``question_id``."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from zellige.data.schema import Question
+
+
+def questions_from_texts(texts: Sequence[str]) -> tuple[Question, ...]:
+    """Questions named q1, q2, … in the order given; raises ValueError for an empty one."""
+    return _questions((f"question {i}", None, text) for i, text in enumerate(texts, 1))
+
+
+def questions_from_file(path: Path) -> tuple[Question, ...]:
+    """The questions of ``path``, by its suffix; one without an id is q and its place, from 1.
+
+    Raises ValueError, naming the place, for what is no question, and for a file that holds none; OSError as ever.
+    """
+    readers = {".jsonl": _jsonl, ".ndjson": _jsonl, ".csv": _csv, ".parquet": _parquet}
+    reader = readers.get(path.suffix.lower())
+    if reader is None:
+        raise ValueError(f"{path}: questions are read from .jsonl, .csv or .parquet files")
+    questions = _questions(
+        (f"{path}, {place}", row.get("question_id"), row.get("question")) for place, row in reader(path)
+    )
+    if not questions:
+        raise ValueError(f"{path} holds no question")
+    return questions
+
+
+def _jsonl(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    # Split at line feeds only: the other line ends of Unicode may stand inside a JSON string.
+    for number, line in enumerate(path.read_text(encoding="utf-8-sig").split("\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as e:
+            raise ValueError(f"{path}, line {number}: not JSON ({e})") from e
+        if not isinstance(row, dict):
+            raise ValueError(f'{path}, line {number}: give an object such as {{"question": "What is shown?"}}')
+        yield f"line {number}", row
+
+
+def _csv(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        reader = csv.DictReader(file)
+        _has_question(path, reader.fieldnames or ())
+        for row in reader:
+            yield f"line {reader.line_num}", row
+
+
+def _parquet(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        names = pq.read_schema(path).names
+        _has_question(path, names)
+        rows = pq.read_table(path, columns=[n for n in ("question", "question_id") if n in names]).to_pylist()
+    except pa.ArrowInvalid as e:
+        raise ValueError(f"{path}: not a Parquet file that can be read ({e})") from e
+    for number, row in enumerate(rows, 1):
+        yield f"row {number}", row
+
+
+def _has_question(path: Path, names: Iterable[str]) -> None:
+    if "question" not in (names := list(names)):
+        raise ValueError(f"{path} has no column question (it has: {', '.join(names) or 'none'})")
+
+
+def _questions(rows: Iterable[tuple[str, Any, Any]]) -> tuple[Question, ...]:
+    questions: dict[str, Question] = {}
+    for number, (place, name, text) in enumerate(rows, 1):
+        if not isinstance(text, str) or not text.strip():
+            raise ValueError(f"{place}: question is {text!r}; give some text")
+        question_id = f"q{number}" if name is None or name == "" else str(name)
+        if question_id in questions:
+            raise ValueError(f"{place}: question_id {question_id} is used twice")
+        questions[question_id] = Question(question_id, text)
+    return tuple(questions.values())

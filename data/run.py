@@ -1,0 +1,277 @@
+"""One run: its items, its shards, who answers them and what has been answered."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from zellige.data.events import EventLog
+from zellige.data.files import LedgerError, StoreUnusable, read_json, usable, write_json
+from zellige.data.health import ThroughputFolder
+from zellige.data.leases import Claim, LeaseBook
+from zellige.data.parts import PartFolder, PartInfo
+from zellige.data.planfile import PlanFile
+from zellige.data.schema import AnswerRow, Item, Recipe, row_id
+from zellige.data.workers import Roster
+
+RunState = Literal["planning", "running", "finished", "interrupted", "failed", "crashed"]
+_PLAN = "plan"
+
+
+@dataclass(frozen=True)
+class Shard:
+    """The items that are leased, answered and committed together."""
+
+    index: int
+    items: tuple[Item, ...]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What is committed, in shards, items and rows; ``rows`` is what there will be: items x questions."""
+
+    shards: int
+    shards_done: int
+    items: int
+    items_done: int
+    rows: int
+    ok: int
+    failed: int
+    skipped: int
+
+
+class Run:
+    """A run's folder. Any number of processes may hold one; nothing is kept in memory that the files do not say."""
+
+    def __init__(self, path: Path, about: Mapping[str, Any]) -> None:
+        self.path = path
+        try:
+            self.run_id: str = about["run_id"]
+            self.started_at: str = about["started_at"]
+            self.shard_items: int = about["shard_items"]
+            self.inputs: tuple[str, ...] = tuple(about["inputs"])
+            self.include: tuple[str, ...] = tuple(about["include"])
+            self.exclude: tuple[str, ...] = tuple(about["exclude"])
+            self.limit: int | None = about["limit"]
+            self.recipe = Recipe.from_json(json.dumps(about["recipe"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise StoreUnusable(f"{path / 'recipe.json'} is damaged: {error!r}") from error
+        self._fingerprint = self.recipe.fingerprint
+        self._roster = Roster(path / "leases")
+        self._leases = LeaseBook(self._roster)
+        self._events = EventLog(path / "events")
+        self._parts = PartFolder(path / "parts", path / "aside")
+        self._plan = PlanFile(path / "items.parquet", self.shard_items)
+        self._throughput = ThroughputFolder(path / "health")
+
+    # --- what is to be done
+
+    @property
+    def planned(self) -> bool:
+        """Whether every item is stored. A run killed while planning is not: give its items to ``plan`` again."""
+        return self._plan.exists()
+
+    def plan(self, items: Iterable[Item]) -> int:
+        """Store the items; how many there are. A planned run keeps those it has.
+
+        Raises LedgerError where another worker is planning at this moment.
+        """
+        if not self.planned:
+            self._join()
+            claim = self._leases.claim([_PLAN])
+            if claim is None:
+                raise LedgerError(f"another process is planning run {self.run_id} right now; try again when it is done")
+            try:
+                if not self.planned:
+                    self.event("planned", items=self._plan.write(items))
+            finally:
+                self._leases.release(claim)
+        return self._plan.count()
+
+    def items(self) -> Iterator[Item]:
+        """All items in their order, in bounded memory."""
+        return self._plan.items()
+
+    @property
+    def shard_count(self) -> int:
+        return self._plan.shard_count()
+
+    def shard(self, index: int) -> Shard:
+        """One shard with its items; raises IndexError."""
+        return Shard(index, self._plan.shard(index))
+
+    def shards(self) -> Iterator[Shard]:
+        """All shards in their order, one in memory at a time."""
+        return map(self.shard, range(self.shard_count))
+
+    # --- doing it
+
+    def lease(self, index: int | None = None) -> Lease | None:
+        """Take shard ``index``, or the first that is neither done nor held; None where there is none to take now.
+
+        A shard whose holder is gone is taken over; a part that is unreadable or short is moved to ``aside/`` first.
+        """
+        done = self.done_shards()
+        wanted = range(self.shard_count) if index is None else [index]
+        while open_shards := [i for i in wanted if i not in done]:
+            self._join()
+            claim = self._leases.claim([_shard_name(i) for i in open_shards])
+            if claim is None:
+                return None
+            taken = int(claim.what.removeprefix("shard-"))
+            if self._is_done(taken, self._parts.part(taken)):  # committed between the look and the claim
+                self._leases.release(claim)
+                done.add(taken)
+                continue
+            if claim.taken_from is not None:
+                self.event("lease_taken_over", shard=taken, holder=claim.taken_from)
+            if (aside := self._parts.set_aside(taken)) is not None:
+                self.event("part_set_aside", shard=taken, file=str(aside.relative_to(self.path)))
+            return Lease(self, self.shard(taken), claim)
+        return None
+
+    def done_shards(self) -> set[int]:
+        """The shards whose part is readable and has a row for every item and question."""
+        if not self.planned:
+            return set()
+        return {index for index, info in self._parts.parts().items() if self._is_done(index, info)}
+
+    def part_path(self, index: int) -> Path:
+        """Where the part of shard ``index`` is, or will be."""
+        return self._parts.path(index)
+
+    def event(self, kind: str, **fields: Any) -> None:
+        """Note that something happened; ``fields`` are JSON values."""
+        self._events.append(self._roster.my_name, kind, fields)
+
+    def events(self) -> list[dict[str, Any]]:
+        """What happened, oldest first: dicts with at least ``at`` (ISO time) and ``kind``."""
+        return self._events.read()
+
+    def write_throughput(self, sample: Mapping[str, int | float | None]) -> None:
+        """Add one row of ``THROUGHPUT`` by column name; rows add up, so give what came since the last one."""
+        self._throughput.write(self.run_id, self._roster.my_name, sample)
+
+    def throughput(self) -> dict[str, float]:
+        """The sums over all samples, by column."""
+        return self._throughput.sums()
+
+    # --- how it stands
+
+    def progress(self) -> Progress:
+        """Counts by the footers of the parts; may be read while others write."""
+        if not self.planned:
+            return Progress(0, 0, 0, 0, 0, 0, 0, 0)
+        done = {i: info for i, info in self._parts.parts().items() if info is not None and self._is_done(i, info)}
+        return Progress(
+            shards=self.shard_count,
+            shards_done=len(done),
+            items=self._plan.count(),
+            items_done=sum(self._plan.shard_size(i) for i in done),
+            rows=self._plan.count() * len(self.recipe.questions),
+            ok=sum(info.ok for info in done.values()),
+            failed=sum(info.failed for info in done.values()),
+            skipped=sum(info.skipped for info in done.values()),
+        )
+
+    def state(self) -> RunState:
+        """What the files say: who is alive, what is done, and else how the last worker ended."""
+        alive = [living for _, living in self._roster.workers()]
+        if any(alive):
+            return "running" if self.planned else "planning"
+        if self.planned and len(self.done_shards()) == self.shard_count:
+            return "finished"
+        if alive:  # a worker's file outlives it only if it was killed
+            return "crashed"
+        outcome = read_json(self.path / "outcome.json")
+        return "failed" if outcome is not None and outcome.get("state") == "failed" else "interrupted"
+
+    def finish(self, state: Literal["finished", "interrupted", "failed"], error: str | None = None) -> RunState:
+        """This process is done with the run: record how it ended, stop the heartbeat; the run's state after that.
+
+        Where others are still at work the run goes on, and where shards are left "finished" does not make it so.
+        """
+        self.event("finish", state=state, error=error)
+        write_json(self.path / "outcome.json", {"state": state, "error": error, "at": datetime.now(UTC).isoformat()})
+        self._roster.leave()
+        return self.state()
+
+    def close(self) -> None:
+        """Stop the heartbeat without a word about the outcome."""
+        self._roster.leave()
+
+    def outcome(self) -> dict[str, Any] | None:
+        """How the last worker ended ("state", "error", "at"); None where none has said."""
+        return read_json(self.path / "outcome.json")
+
+    def _join(self) -> None:
+        """Be a worker of this run; the dead are struck off when one joins."""
+        if not self._roster.joined:
+            with usable(self.path, "write to"):
+                self._roster.join()
+                for worker, living in list(self._roster.workers()):
+                    if not living:
+                        self.event("worker_gone", gone=worker.name)
+                        self._roster.forget(worker)
+
+    def _is_done(self, index: int, info: PartInfo | None) -> bool:
+        questions = len(self.recipe.questions)
+        return info is not None and index < self.shard_count and info.rows == self._plan.shard_size(index) * questions
+
+    def _commit(self, shard: Shard, claim: Claim, rows: Sequence[AnswerRow]) -> bool:
+        ordered = self._in_order(shard, rows)
+        if not self._leases.holds(claim) and self._is_done(shard.index, self._parts.part(shard.index)):
+            self.event("late_commit_dropped", shard=shard.index)
+            return False
+        self._parts.write(shard.index, ordered)
+        self.event("committed", shard=shard.index, rows=len(ordered), failed=sum(r.status == "failed" for r in ordered))
+        return True
+
+    def _in_order(self, shard: Shard, rows: Sequence[AnswerRow]) -> list[AnswerRow]:
+        """``rows`` by item and question; raises ValueError unless there is exactly one for each."""
+        by_id = {row.row_id: row for row in rows}
+        ids = [row_id(i.item_id, q.question_id, self._fingerprint) for i in shard.items for q in self.recipe.questions]
+        missing, foreign = len(set(ids) - by_id.keys()), len(by_id.keys() - set(ids))
+        if missing or foreign or len(rows) != len(ids) or any(row.run_id != self.run_id for row in rows):
+            raise ValueError(
+                f"shard {shard.index} of run {self.run_id} needs {len(ids)} rows, one an item and question; "
+                f"given {len(rows)}: {missing} missing, {foreign} of other items, questions or recipes"
+            )
+        return [by_id[i] for i in ids]
+
+
+class Lease:
+    """The right to answer one shard. A context manager: what is not committed is given back."""
+
+    def __init__(self, run: Run, shard: Shard, claim: Claim) -> None:
+        self.shard = shard
+        self._run = run
+        self._claim = claim
+
+    def commit(self, rows: Sequence[AnswerRow]) -> bool:
+        """Write the shard's part at once and give the lease back.
+
+        False where another worker had taken the lease over and committed first: then its part stays. Raises ValueError
+        unless there is exactly one row an item and question, and StoreUnusable where the part cannot be written.
+        """
+        committed = self._run._commit(self.shard, self._claim, rows)
+        self.release()
+        return committed
+
+    def release(self) -> None:
+        """Give the shard back, committed or not; may be called twice."""
+        self._run._leases.release(self._claim)
+
+    def __enter__(self) -> Lease:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.release()
+
+
+def _shard_name(index: int) -> str:
+    return f"shard-{index:05d}"

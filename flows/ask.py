@@ -1,0 +1,58 @@
+"""The ask flow: every question about every image. A deployment names it ``flows/ask.py:ask``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from zellige.flows.prefect_run import flow, run_as_flow
+from zellige.tasks.job import Job
+
+
+@flow(name="ask", persist_result=False)
+def ask(
+    inputs: list[str],
+    store: str,
+    questions: list[str] | None = None,
+    questions_file: str | None = None,
+    tile: str | None = None,
+    limit: int | None = None,
+    resume: str | None = None,
+    raw: bool | None = None,
+    max_tokens: int | None = None,
+    temperature: float | None = None,
+    seed: int | None = None,
+    model: str | None = None,
+    device: str | None = None,
+    dtype: str | None = None,
+    shard_items: int | None = None,
+    include: list[str] | None = None,
+    exclude: list[str] | None = None,
+) -> Any:
+    """Ask ``questions``, or those of ``questions_file``, of the images of ``inputs`` (paths or ``file://`` addresses).
+
+    The answers go into ``store``; the run's summary comes back.
+    What is left out takes its default, or the run's own choice where ``resume`` names one. Rows that failed leave the
+    flow run Completed; a run that was stopped is Cancelled, one that could not go on Failed.
+    """
+    return run_as_flow(
+        Job(
+            task="ask",
+            store=store,
+            inputs=tuple(inputs),
+            questions=tuple(questions or ()),
+            questions_file=questions_file,
+            tile=tile,
+            limit=limit,
+            resume=resume,
+            raw=raw,
+            max_tokens=max_tokens,
+            temperature=temperature,
+            seed=seed,
+            model=model,
+            device=device,
+            dtype=dtype,
+            shard_items=shard_items,
+            include=tuple(include or ()),
+            exclude=tuple(exclude or ()),
+        )
+    )

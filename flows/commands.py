@@ -1,0 +1,225 @@
+"""What the commands do once their options are read: run a job, look at runs; each gives back its exit code."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NoReturn
+
+from zellige.data.catalog import Catalog
+from zellige.data.ledger import LedgerError, RecipeDiffers, RunExists, Store, UnknownRun
+from zellige.data.sources import SourceError, open_source
+from zellige.flows.ephemeral import PrefectUnavailableError, prefect_server
+from zellige.flows.interrupt import stopping_on_interrupt
+from zellige.flows.pipeline import RunFailedError, exit_code, run_job
+from zellige.flows.progress import watching
+from zellige.flows.show import failure_lines, forecast_lines, next_step, resume_command, summary_lines, table
+from zellige.tasks.forecast import forecast
+from zellige.tasks.host import EngineNotOpenedError, close_engines
+from zellige.tasks.job import Flow, Job, WrongUseError
+from zellige.tasks.plan import check
+from zellige.tasks.recipe import local_path
+from zellige.tasks.record import record, summary
+from zellige.tasks.watch import Watch, watched_by
+
+log = logging.getLogger(__name__)
+
+#: Prefect's API refuses parameters of more than 512 kB; the rest is for its own words around them.
+LARGEST_PARAMETERS_BYTES = 400_000
+WRONG_USE = (WrongUseError, SourceError, UnknownRun, RunExists, RecipeDiffers, EngineNotOpenedError)
+FAILURES_SHOWN = 20
+
+
+def start(
+    task: Flow,
+    parameters: dict[str, Any],
+    *,
+    dry_run: bool,
+    prefect: bool,
+    as_json: bool,
+    quiet: bool,
+    log_file: Path | None,
+) -> int:
+    """Run one job from the command line; its exit code."""
+    watch = Watch()
+
+    def work() -> int:
+        if log_problem is not None:
+            raise log_problem
+        parameters["inputs"] = list(open_source(parameters["inputs"]).inputs) if parameters["inputs"] else []
+        job = _job(task, parameters, dry_run)
+        if dry_run:
+            return _show_forecast(job, as_json)
+        if not check(job):
+            return _show_end(record(job, job.resume or ""), as_json, quiet, code=0)
+        with watched_by(watch), watching(quiet) as watch.on_change, stopping_on_interrupt(watch):
+            done = _run_in_prefect(task, parameters, quiet) if prefect else run_job(job)
+        return _show_end(done, as_json, quiet, exit_code(done))
+
+    with _logging_to(log_file) as log_problem:
+        try:
+            return _reported(work, as_json)
+        except KeyboardInterrupt:
+            _stop_at_once(watch, task, parameters["store"])
+
+
+def list_runs(store: Path, as_json: bool) -> int:
+    """Print the runs of a store, oldest first; the exit code."""
+
+    def work() -> int:
+        runs = Catalog(_existing(store)).runs()
+        if as_json:
+            print(json.dumps(runs, default=str))
+        elif not runs:
+            _say(f"no run in {store} yet")
+        else:
+            columns = ("run_id", "flow", "state", "items", "ok", "failed", "skipped", "started_at")
+            print("\n".join(table(runs, columns)))
+        return 0
+
+    return _reported(work, as_json)
+
+
+def show_run(run_id: str, store: Path, as_json: bool) -> int:
+    """Print one run as its files say it stands; the exit code of the command, not of the run."""
+
+    def work() -> int:
+        run, catalog = Store(_existing(store)).open_run(run_id), Catalog(store)
+        shown = summary(run, catalog)
+        failures = catalog.query(
+            "SELECT uri, member, page, question_id, error_kind, error, answer FROM answers "
+            "WHERE run_id = ? AND status = 'failed' ORDER BY uri, member, page, question_id LIMIT ?",
+            [run.run_id, FAILURES_SHOWN],
+            run_id=run.run_id,
+        )
+        if as_json:
+            print(json.dumps(shown | {"failures": failures}, default=str))
+            return 0
+        more = shown["failed"] - len(failures)
+        lines = [
+            *summary_lines(shown),
+            *failure_lines(failures),
+            *([f"  … and {more} more failed"] if more > 0 else []),
+        ]
+        print("\n".join(lines))
+        return 0
+
+    return _reported(work, as_json)
+
+
+def _job(task: Flow, parameters: dict[str, Any], dry_run: bool) -> Job:
+    if parameters["store"] is None and not dry_run:
+        raise WrongUseError("give --store DIR: the folder for the run and its answers")
+    lists = {name: tuple(value) for name, value in parameters.items() if isinstance(value, list)}
+    return Job(task=task, **(parameters | lists | {"store": parameters["store"] or ""}))
+
+
+def _run_in_prefect(task: Flow, parameters: dict[str, Any], quiet: bool) -> dict[str, Any]:
+    """Run the flow; its summary. Errors come out as they were raised inside."""
+    for name, value in parameters.items():
+        if (size := len(json.dumps(value))) > LARGEST_PARAMETERS_BYTES:
+            raise WrongUseError(
+                f"the parameter {name} takes {size:,} bytes, more than Prefect stores; name a folder instead of its "
+                "files, or a file instead of its questions, or run with --no-prefect"
+            )
+    with prefect_server(None if quiet else _say):
+        from zellige.flows.ask import ask
+        from zellige.flows.caption import caption
+
+        flows: dict[str, Any] = {"caption": caption, "ask": ask}
+        done = flows[task](**parameters, return_state=True).result(raise_on_failure=False)
+    if isinstance(done, BaseException):
+        raise done
+    return dict(done)
+
+
+def _show_forecast(job: Job, as_json: bool) -> int:
+    if job.resume:
+        raise WrongUseError("--dry-run looks at a new run; leave --resume out")
+    try:
+        found = asdict(forecast(job))
+    finally:
+        close_engines()
+    if as_json:
+        print(json.dumps({"flow": job.task, "dry_run": True, **found}))
+    else:
+        print("\n".join(forecast_lines(found)))
+    return 0
+
+
+def _show_end(done: dict[str, Any], as_json: bool, quiet: bool, code: int) -> int:
+    step = next_step(done)
+    if as_json:
+        print(json.dumps(done | {"exit_code": code, "next": step}, default=str))
+    if not quiet:
+        _say(*summary_lines(done))
+    if step and (not quiet or done["state"] != "finished"):
+        _say(f"  next: {step}")
+    return code
+
+
+def _reported(work: Callable[[], int], as_json: bool) -> int:
+    """What ``work`` gives back; its errors are told, with what to do next, and become exit codes."""
+    try:
+        return work()
+    except Exception as e:
+        code = 2 if isinstance(e, WRONG_USE) else 1
+        told = e.summary if isinstance(e, RunFailedError) else {}
+        message = str(e)
+        if told:
+            message += f"\n  go on with: {next_step(told)}"
+        if not isinstance(e, (*WRONG_USE, RunFailedError, LedgerError, PrefectUnavailableError)):
+            traceback.print_exc()
+            message = f"an error that zellige should not have made: {type(e).__name__}: {e}"
+        log.exception("%s", message)
+    _say(f"zellige: {message}")
+    if as_json:
+        print(json.dumps({"state": "failed", **told, "error": message, "exit_code": code}, default=str))
+    return code
+
+
+def _stop_at_once(watch: Watch, task: str, store: str) -> NoReturn:
+    """Leave without waiting for threads: what is committed is whole, and the rest is done again by --resume."""
+    resume = f"; finish it with: {resume_command(task, watch.run_id, local_path(store))}" if watch.run_id else ""
+    _say(f"zellige: stopped at once{resume}")
+    logging.shutdown()
+    sys.stdout.flush()
+    os._exit(1)
+
+
+@contextmanager
+def _logging_to(file: Path | None) -> Iterator[WrongUseError | None]:
+    """Inside, what zellige logs goes to ``file``; without one, nowhere. Yields what is wrong with the file."""
+    root, problem = logging.getLogger("zellige"), None
+    try:
+        handler = logging.NullHandler() if file is None else logging.FileHandler(file, encoding="utf-8")
+    except OSError as e:
+        handler, problem = logging.NullHandler(), WrongUseError(f"--log-file {file}: {e.strerror}; name another file")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    before = root.level, root.propagate
+    root.addHandler(handler)
+    root.setLevel(logging.INFO)
+    root.propagate = False
+    try:
+        yield problem
+    finally:
+        root.removeHandler(handler)
+        handler.close()
+        root.level, root.propagate = before
+
+
+def _existing(store: Path) -> Path:
+    if not store.is_dir():
+        raise WrongUseError(f"{store} is no folder; give the --store that runs were made with")
+    return store
+
+
+def _say(*lines: str) -> None:
+    print(*lines, sep="\n", file=sys.stderr, flush=True)

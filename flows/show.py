@@ -1,0 +1,71 @@
+"""What a person reads of runs: the summary at the end, the forecast, and the table of runs."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from zellige.flows.progress import duration
+
+
+def summary_lines(summary: dict[str, Any]) -> list[str]:
+    """A run's counts, throughput and seconds by stage, and where its rows are."""
+    t = summary["throughput"]
+    kinds = ", ".join(f"{n} {kind}" for kind, n in summary["errors"].items())
+    counts = f"{summary['ok']} ok, {summary['failed']} failed{f' ({kinds})' if kinds else ''}"
+    if summary["skipped"]:
+        counts += f", {summary['skipped']} skipped"
+    lines = [
+        f"{summary['flow']} · run {summary['run_id']} · {summary['state']}",
+        f"  {summary['items']} items, {summary['rows']} rows: {counts}",
+    ]
+    if t.get("wall_s"):
+        lines.append(
+            f"  {duration(t['wall_s'])}: {t['items_per_s']:.2f} items/s, {t['tokens_per_s']:.1f} tokens/s · "
+            f"{t['images']:,} images, {t['tiles']:,} views, {t['image_tokens']:,} image tokens, "
+            f"{t['prompt_tokens']:,} prompt tokens, {t['completion_tokens']:,} completion tokens"
+        )
+        lines.append(
+            f"  seconds: load {t['load_s']:.1f}, plan {t['plan_s']:.1f}, decode {t['decode_s']:.1f}, "
+            f"engine {t['engine_s']:.1f} (preprocess {t['preprocess_s']:.1f}, vision {t['vision_s']:.1f}, "
+            f"prefill {t['prefill_s']:.1f}, generate {t['generate_s']:.1f}), commit {t['commit_s']:.1f}"
+        )
+    return [*lines, f"  rows: {summary['parts']}"]
+
+
+def next_step(summary: dict[str, Any]) -> str | None:
+    """The command that goes on from here, if there is something to go on with."""
+    if summary["state"] != "finished":
+        return resume_command(summary["flow"], summary["run_id"], summary["store"])
+    if summary["failed"]:
+        return f"zellige runs show {summary['run_id']} --store {shlex.quote(summary['store'])}"
+    return None
+
+
+def resume_command(flow: str, run_id: str, store: str) -> str:
+    """The command that finishes a run, for a shell."""
+    return f"zellige {flow} --resume {run_id} --store {shlex.quote(store)}"
+
+
+def forecast_lines(forecast: dict[str, Any]) -> list[str]:
+    """What a dry run found."""
+    bad = forecast["unreadable"]
+    return [
+        f"{forecast['items']} items, {len(bad)} of them unreadable",
+        f"{forecast['views']:,} views, {forecast['calls']:,} calls, {forecast['vision_tokens']:,} vision tokens",
+        *(f"  {uri}: {error}" for uri, error in list(bad.items())[:20]),
+        *([f"  … and {len(bad) - 20} more"] if len(bad) > 20 else []),
+    ]
+
+
+def failure_lines(failures: Iterable[dict[str, Any]]) -> list[str]:
+    """One line a failed row."""
+    return [f"  {f['uri']} [{f['question_id']}] {f['error_kind']}: {f['error']}" for f in failures]
+
+
+def table(rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> list[str]:
+    """``rows`` in aligned columns of plain text, with a heading."""
+    cells = [list(columns), *([str(row.get(c, "")) for c in columns] for row in rows)]
+    widths = [max(len(line[i]) for line in cells) for i in range(len(columns))]
+    return ["  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip() for line in cells]

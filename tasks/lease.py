@@ -1,0 +1,115 @@
+"""Lease: one worker's loop over the shards of a run, until none is left or it is told to stop."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from zellige.data.decode import DecodeLimits
+from zellige.data.ledger import Lease, Run
+from zellige.data.schema import AnswerRow
+from zellige.data.sources import open_source
+from zellige.engine.api import RunMeter
+from zellige.tasks.answer import Asker
+from zellige.tasks.host import EngineHost
+from zellige.tasks.job import Job
+from zellige.tasks.plan import engine_of, open_store, timed_host
+from zellige.tasks.recipe import stored_sampling
+from zellige.tasks.shard import ShardWork
+from zellige.tasks.watch import Tally, Watch, current_watch
+
+#: Threads that read and decode while the engine answers; Pillow lets the others run while it decodes.
+DECODE_THREADS = max(2, min(8, (os.cpu_count() or 2) // 2))
+#: Seconds between looks at shards that other workers hold, in case one of them dies.
+LOOK_AGAIN_S = 2.0
+
+log = logging.getLogger(__name__)
+
+
+def lease_loop(job: Job, run_id: str) -> None:
+    """Answer and commit shard after shard of a run, then record what this worker did and how it ended.
+
+    Ends when every shard is done, by whomever, or when the watch of this context says stop. Does nothing on a finished
+    run. Raises EngineDownError, or StoreUnusable where a part cannot be written; what was committed before stays.
+    """
+    run, watch = open_store(job).open_run(run_id), current_watch()
+    watch.run_id = run_id
+    if run.state() == "finished":
+        return
+    host = timed_host(engine_of(job, run))
+    try:
+        _answer_shards(run, host, watch)
+    except BaseException as e:
+        interrupted = isinstance(e, KeyboardInterrupt)
+        run.finish("interrupted" if interrupted else "failed", None if interrupted else f"{type(e).__name__}: {e}")
+        raise
+    run.write_throughput(_sample(watch.tally, host.run(host.engine.meter(run_id))))
+    run.finish("finished" if len(run.done_shards()) == run.shard_count else "interrupted")
+
+
+def _answer_shards(run: Run, host: EngineHost, watch: Watch) -> None:
+    tally, start = watch.tally, time.perf_counter()
+    progress = run.progress()
+    tally.items_total = progress.items - progress.items_done
+
+    def on_change(changed: Tally) -> None:
+        changed.wall_s = changed.plan_s + time.perf_counter() - start
+        watch.on_change(changed)
+
+    with ThreadPoolExecutor(DECODE_THREADS, thread_name_prefix="zellige-decode") as pool:
+        work = ShardWork(
+            run_id=run.run_id,
+            recipe=run.recipe,
+            sampling=stored_sampling(run.recipe),
+            source=open_source(run.inputs, run.include, run.exclude),
+            budget=host.identity().vision,
+            asker=Asker(host.engine, tally, raw=run.recipe.raw),
+            pool=pool,
+            watch=Watch(tally, watch.stop, on_change),
+            limits=DecodeLimits(),
+        )
+        while (lease := _next_lease(run, watch)) is not None:
+            with lease:
+                rows = host.run(work.rows(lease.shard.items))
+                commit(lease, rows, tally)
+    on_change(tally)
+
+
+def commit(lease: Lease, rows: Sequence[AnswerRow], tally: Tally) -> None:
+    """Write a shard's rows as its part, and the log's lines about it."""
+    start = time.perf_counter()
+    if not lease.commit(rows):
+        log.warning("shard %d was answered by another worker; its rows stand, ours are dropped", lease.shard.index)
+    tally.commit_s += time.perf_counter() - start
+    log.info("shard %d: %d rows", lease.shard.index, len(rows))
+    for row in rows:
+        if row.status == "failed":
+            log.warning("%s, question %s: %s: %s", row.uri, row.question_id, row.error_kind, row.error)
+
+
+def _sample(tally: Tally, meter: RunMeter) -> dict[str, int | float | None]:
+    """One worker's share of a run: what it counted itself, and the seconds inside the engine."""
+    counted = {
+        name: getattr(tally, name)
+        for name in (
+            *("items", "rows", "failed", "tiles", "requests", "retries", "second_tries", "images"),
+            *("image_tokens", "prompt_tokens", "completion_tokens"),
+            *("wall_s", "load_s", "plan_s", "decode_s", "engine_s", "commit_s"),
+        )
+    }
+    inside = {"preprocess_s": meter.preprocess_s, "vision_s": meter.vision_s, "prefill_s": meter.prefill_s}
+    return counted | inside | {"generate_s": meter.decode_s}
+
+
+def _next_lease(run: Run, watch: Watch) -> Lease | None:
+    """The next shard to do, waiting while other workers hold all that are left; None when there is nothing to do."""
+    while not watch.stop.is_set():
+        if (lease := run.lease()) is not None:
+            return lease
+        if len(run.done_shards()) == run.shard_count:
+            return None
+        watch.stop.wait(LOOK_AGAIN_S)
+    return None

@@ -1,0 +1,141 @@
+"""Plan: every item listed before the first is answered; or the run that is taken up again, checked to be the same."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+from zellige.data.ledger import RecipeDiffers, Run, Store
+from zellige.data.schema import Recipe
+from zellige.data.sources import open_source
+from zellige.engine.connect import EngineSpec
+from zellige.tasks.host import EngineHost, close_engines, engine_host
+from zellige.tasks.job import DEFAULT_SHARD_ITEMS, Job, WrongUseError
+from zellige.tasks.recipe import asked_over, local_path, model_fields, questions_of, recipe_of, sampling_of, tiling_of
+from zellige.tasks.watch import current_watch
+
+#: The event that says which engine a run was begun with, so that --resume finds it again.
+ENGINE_EVENT = "engine"
+
+
+def open_store(job: Job) -> Store:
+    """The store of a job, given as a path or a ``file://`` address."""
+    return Store(local_path(job.store))
+
+
+def plan(job: Job) -> str:
+    """The name of the run to work on: a new one with its items listed, or the one to resume, checked to be the same.
+
+    Raises WrongUseError, RecipeDiffers, or what the ledger and the engine raise. A finished run opens no engine.
+    """
+    run = resume_run(job) if job.resume else new_run(job)
+    run.close()
+    return run.run_id
+
+
+def check(job: Job) -> bool:
+    """Find what is wrong with a job before anything heavy is started; whether there is something to do.
+
+    Raises as ``plan`` does. There is nothing to do where the run to resume is finished and is what was asked for.
+    """
+    if job.resume:
+        run = open_store(job).open_run(job.resume)
+        _same_inputs(job, run)
+        _same_recipe(run, asked_over(job, run.recipe))
+        if run.state() != "finished":
+            return True
+        plan(job)  # compares the model too, where one was named
+        close_engines()
+        return False
+    if not job.inputs:
+        raise WrongUseError("nothing to look at: name image files or folders, or a run with --resume")
+    sampling_of(job)
+    questions_of(job)
+    tiling_of(job.tile, bool(job.raw))
+    open_source(job.inputs, job.include, job.exclude)
+    return True
+
+
+def new_run(job: Job) -> Run:
+    """List the items of ``job.inputs`` into a new run of ``job.store``."""
+    sampling = sampling_of(job)
+    questions, tiling = questions_of(job), tiling_of(job.tile, bool(job.raw))
+    source = open_source(job.inputs, job.include, job.exclude)
+    store = open_store(job)
+    identity = timed_host(job.engine).identity()
+    watch, start = current_watch(), time.perf_counter()
+    run = store.create_run(
+        recipe_of(job, questions, tiling, sampling, identity),
+        islice(source.items(), job.limit),
+        shard_items=job.shard_items or DEFAULT_SHARD_ITEMS,
+        inputs=source.inputs,
+        include=job.include,
+        exclude=job.exclude,
+        limit=job.limit,
+    )
+    watch.tally.plan_s += time.perf_counter() - start
+    run.event(ENGINE_EVENT, model=_absolute(job.model))
+    return run
+
+
+def resume_run(job: Job) -> Run:
+    """The run to finish; raises RecipeDiffers for an option that changes answers, else WrongUseError."""
+    assert job.resume is not None
+    run = open_store(job).open_run(job.resume)
+    _same_inputs(job, run)
+    wanted = asked_over(job, run.recipe)
+    if run.state() != "finished" or job.model or job.dtype:
+        identity = timed_host(engine_of(job, run)).identity()
+        wanted = replace(wanted, **model_fields(identity))
+    _same_recipe(run, wanted)
+    if not run.planned:
+        source = open_source(run.inputs, run.include, run.exclude)
+        run.plan(islice(source.items(), run.limit))
+    return run
+
+
+def engine_of(job: Job, run: Run) -> EngineSpec:
+    """The engine for ``run``: what the job names, else the model and dtype that the run was begun with."""
+    begun_with = next((e["model"] for e in run.events() if e["kind"] == ENGINE_EVENT), None)
+    dtype = job.dtype or (run.recipe.model_dtype if job.resume else None)
+    return EngineSpec(job.model or begun_with, job.device, dtype)
+
+
+def timed_host(spec: EngineSpec) -> EngineHost:
+    """``engine_host``, with the seconds that it took counted."""
+    tally, start = current_watch().tally, time.perf_counter()
+    host = engine_host(spec)
+    tally.load_s += time.perf_counter() - start
+    return host
+
+
+def _same_recipe(run: Run, wanted: Recipe) -> None:
+    if differences := wanted.differences(run.recipe):
+        raise RecipeDiffers(run.run_id, differences)
+
+
+def _same_inputs(job: Job, run: Run) -> None:
+    """Naming the run's inputs again is allowed, naming others is not."""
+    given: list[tuple[str, object, object]] = []
+    if job.inputs:
+        given.append(("INPUT", open_source(job.inputs, job.include, job.exclude).inputs, run.inputs))
+    if job.include:
+        given.append(("--include", tuple(job.include), tuple(run.include)))
+    if job.exclude:
+        given.append(("--exclude", tuple(job.exclude), tuple(run.exclude)))
+    if job.limit is not None:
+        given.append(("--limit", job.limit, run.limit))
+    if job.shard_items is not None:
+        given.append(("--shard-items", job.shard_items, run.shard_items))
+    differing = [f"{name} is {now!r} and was {then!r}" for name, now, then in given if now != then]
+    if differing:
+        raise WrongUseError(
+            f"run {run.run_id} was begun otherwise: {'; '.join(differing)}. "
+            "Leave these out to finish it as it was begun, or start a new run without --resume."
+        )
+
+
+def _absolute(model: str | None) -> str | None:
+    return None if model is None else str(Path(model).absolute())

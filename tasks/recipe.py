@@ -1,0 +1,117 @@
+"""The recipe of a job: everything that decides its answers, checked before anything is loaded."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from zellige.data.decode import DECODE_RULES
+from zellige.data.questions import questions_from_file, questions_from_texts
+from zellige.data.schema import Question, Recipe, Tiling
+from zellige.data.uri import from_uri, is_file_uri
+from zellige.engine.api import ModelIdentity, RequestRejected, Sampling
+from zellige.tasks.job import DEFAULT_MAX_TOKENS, DEFAULT_PROMPT, Job, WrongUseError
+
+#: Part of a recipe's ``preprocessing``: raised whenever tiling, validating, second tries or merging change an answer.
+ANSWER_RULES = 1
+
+
+def sampling_of(job: Job) -> Sampling:
+    """How a new run samples; raises WrongUseError for a value out of range."""
+    try:
+        return Sampling(
+            max_tokens=DEFAULT_MAX_TOKENS if job.max_tokens is None else job.max_tokens,
+            temperature=job.temperature or 0.0,
+            seed=job.seed,
+            repetition_stop=not job.raw,
+        )
+    except RequestRejected as e:
+        raise WrongUseError(str(e)) from e
+
+
+def tiling_of(text: str | None, raw: bool = False) -> Tiling:
+    """The tiling that ``--tile`` names, ``off`` where a raw answer is wanted; raises WrongUseError."""
+    if raw and text not in (None, "off"):
+        raise WrongUseError(
+            f"--raw gives one request an item, so --tile {text} does not go with it; leave one of them out"
+        )
+    if text == "auto" or (text is None and not raw):
+        return "auto"
+    if text in ("off", None):
+        return "off"
+    if text.isascii() and text.isdigit() and int(text) > 0:
+        return int(text)
+    raise WrongUseError(f"--tile {text}: give auto, off or the side of a tile in pixels")
+
+
+def questions_of(job: Job) -> tuple[Question, ...]:
+    """What is asked about every item; raises WrongUseError where nothing or nothing usable is."""
+    if job.task == "caption":
+        return (Question("caption"),)
+    if bool(job.questions) == bool(job.questions_file):
+        raise WrongUseError("give either --question TEXT (as often as needed) or --questions FILE")
+    try:
+        if job.questions_file is None:
+            return questions_from_texts(job.questions)
+        return questions_from_file(Path(local_path(job.questions_file)))
+    except (OSError, ValueError) as e:
+        raise WrongUseError(str(e)) from e
+
+
+def recipe_of(
+    job: Job, questions: tuple[Question, ...], tiling: Tiling, sampling: Sampling, identity: ModelIdentity
+) -> Recipe:
+    """Everything that decides the answers of a new run."""
+    prompt = "" if job.task == "ask" else DEFAULT_PROMPT if job.prompt is None else job.prompt
+    return Recipe(
+        task=job.task,
+        questions=questions,
+        prompt=prompt,
+        tiling=tiling,
+        sampling=asdict(sampling),
+        raw=bool(job.raw),
+        **model_fields(identity),
+    )
+
+
+def stored_sampling(recipe: Recipe) -> Sampling:
+    """The sampling of a recipe that was read back: JSON's lists are tuples again."""
+    plain: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in recipe.sampling.items()}
+    return Sampling(**plain)
+
+
+def model_fields(identity: ModelIdentity) -> dict[str, Any]:
+    """The fields of a recipe that the model decides."""
+    return {
+        "preprocessing": {"decode_rules": DECODE_RULES, "answer_rules": ANSWER_RULES, **asdict(identity.vision)},
+        "model_name": identity.name,
+        "model_fingerprint": identity.fingerprint,
+        "model_dtype": identity.dtype,
+    }
+
+
+def asked_over(job: Job, recipe: Recipe) -> Recipe:
+    """``recipe`` with what the job says over it: equal to it where the job would change no answer."""
+    sampling = dict(recipe.sampling)
+    for name in ("max_tokens", "temperature", "seed"):
+        if (value := getattr(job, name)) is not None:
+            sampling[name] = value
+    if job.raw is not None:
+        sampling["repetition_stop"] = not job.raw
+    asked = bool(job.questions or job.questions_file)
+    return replace(
+        recipe,
+        task=job.task,
+        questions=questions_of(job) if asked else recipe.questions,
+        prompt=recipe.prompt if job.prompt is None else job.prompt,
+        tiling=recipe.tiling if job.tile is None else tiling_of(job.tile),
+        raw=recipe.raw if job.raw is None else job.raw,
+        sampling=sampling,
+    )
+
+
+def local_path(text: str) -> str:
+    """The path of a ``file://`` address, or the path itself."""
+    return os.fsdecode(from_uri(text)) if is_file_uri(text) else text

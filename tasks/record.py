@@ -1,0 +1,51 @@
+"""Record: the run in the index, and its summary for whoever started it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from zellige.data.catalog import Catalog
+from zellige.data.ledger import Run
+from zellige.tasks.job import Job
+from zellige.tasks.plan import open_store
+from zellige.tasks.recipe import local_path
+
+
+def record(job: Job, run_id: str) -> dict[str, Any]:
+    """Put the run in the store's index and say how it stands: what ``--json`` prints."""
+    run, catalog = open_store(job).open_run(run_id), Catalog(local_path(job.store))
+    catalog.record(run)
+    return summary(run, catalog)
+
+
+def summary(run: Run, catalog: Catalog) -> dict[str, Any]:
+    """The run in plain values, from its files: counts, kinds of error, throughput, and where the rows are."""
+    progress = run.progress()
+    kinds = catalog.query(
+        "SELECT error_kind, count(*) AS n FROM answers WHERE run_id = ? AND status = 'failed' "
+        "GROUP BY error_kind ORDER BY n DESC, error_kind",
+        [run.run_id],
+        run_id=run.run_id,
+    )
+    return {
+        "run_id": run.run_id,
+        "flow": run.recipe.task,
+        "state": run.state(),
+        "items": progress.items,
+        "rows": progress.rows,
+        "ok": progress.ok,
+        "failed": progress.failed,
+        "skipped": progress.skipped,
+        "errors": {row["error_kind"]: row["n"] for row in kinds},
+        "throughput": with_rates(run.throughput()),
+        "model": run.recipe.model_name,
+        "store": str(run.path.parent.parent),
+        "parts": str(run.path / "parts" / "*.parquet"),
+    }
+
+
+def with_rates(throughput: dict[str, Any]) -> dict[str, Any]:
+    """Throughput sums with ``items_per_s`` and ``tokens_per_s`` (completion tokens) over the answering wall time."""
+    wall = throughput.get("wall_s") or 0.0
+    items, tokens = throughput.get("items") or 0, throughput.get("completion_tokens") or 0
+    return throughput | {"items_per_s": items / wall if wall else 0.0, "tokens_per_s": tokens / wall if wall else 0.0}

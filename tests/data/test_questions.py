@@ -1,0 +1,68 @@
+"""Questions from texts and files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from zellige.data.questions import questions_from_file, questions_from_texts
+from zellige.data.schema import Question
+
+COLOUR, COUNT = Question("colour", "Which colour?"), Question("q2", "How many, in all?\u2028Say.")
+
+
+def written(tmp_path: Path, kind: str) -> Path:
+    path = tmp_path / f"questions.{kind}"
+    if kind == "jsonl":
+        path.write_text(
+            '{"question_id": "colour", "question": "Which colour?", "more": 1}\n\n'
+            '{"question": "How many, in all?\u2028Say."}\n',
+            encoding="utf-8",
+        )
+    elif kind == "csv":
+        path.write_text(
+            'question,question_id\nWhich colour?,colour\n"How many, in all?\u2028Say.",\n', encoding="utf-8-sig"
+        )
+    else:
+        table = {"question": [COLOUR.text, COUNT.text], "question_id": ["colour", None], "n": [1, 2]}
+        pq.write_table(pa.table(table), path)
+    return path
+
+
+def test_texts_are_numbered() -> None:
+    assert questions_from_texts(["One?", "Two?"]) == (Question("q1", "One?"), Question("q2", "Two?"))
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
+def test_every_kind_of_file_gives_the_same_questions(tmp_path: Path, kind: str) -> None:
+    assert questions_from_file(written(tmp_path, kind)) == (COLOUR, COUNT)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("a.txt", "What?", "read from .jsonl, .csv or .parquet"),
+        ("a.jsonl", "", "no question"),
+        ("a.jsonl", '{"question": "a?"}\n{"question": \n', "line 2: not JSON"),
+        ("a.jsonl", '["a?"]', "line 1: give an object"),
+        ("a.jsonl", '{"question": " "}', "line 1: question is"),
+        ("a.jsonl", '{"text": "a?"}', "line 1: question is None"),
+        ("a.jsonl", '{"question": "a?", "question_id": "x"}\n{"question": "b?", "question_id": "x"}', "used twice"),
+        ("a.csv", "text\nWhat?\n", "has no column question"),
+        ("a.csv", "", "has no column question"),
+        ("a.parquet", "no parquet", "can be read"),
+    ],
+)
+def test_what_is_no_question_is_named(tmp_path: Path, name: str, text: str, says: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ValueError, match=says):
+        questions_from_file(tmp_path / name)
+
+
+def test_given_id_that_is_also_a_number_in_line_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"question": "a?", "question_id": "q2"}\n{"question": "b?"}')
+    with pytest.raises(ValueError, match="q2 is used twice"):
+        questions_from_file(tmp_path / "a.jsonl")

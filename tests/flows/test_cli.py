@@ -1,0 +1,244 @@
+"""The command line: its frozen surface, how light it is, its exit codes and what it prints where."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from zellige.flows.cli import app
+
+SURFACE = Path(__file__).with_name("cli_surface.json")
+Draw = Callable[..., Path]
+
+
+def surface() -> dict[str, list[str]]:
+    """Every command with its arguments and options, as the parser has them."""
+    found: dict[str, list[str]] = {}
+
+    def walk(name: str, command: Any) -> None:
+        for child, sub in getattr(command, "commands", {}).items():
+            walk(f"{name} {child}", sub)
+        if not hasattr(command, "commands"):
+            found[name] = sorted(
+                " ".join([*parameter.opts, *parameter.secondary_opts])
+                if parameter.param_type_name == "option"
+                else f"{parameter.name}{'...' if parameter.nargs == -1 else ''}"
+                for parameter in command.params
+            )
+
+    walk("zellige", typer.main.get_command(app))
+    return dict(sorted(found.items()))
+
+
+def test_commands_and_options_are_those_of_the_snapshot() -> None:
+    """A change of the surface is a decision: make it here as well."""
+    assert surface() == json.loads(SURFACE.read_text())
+
+
+@pytest.mark.parametrize("arguments", [[], ["caption"], ["ask"], ["runs"], ["runs", "list"], ["runs", "show"]])
+def test_help_is_printed_for_every_command(arguments: list[str]) -> None:
+    result = CliRunner().invoke(app, [*arguments, "--help"])
+    assert result.exit_code == 0
+    assert "Usage" in result.stdout
+
+
+def test_help_imports_nothing_heavy() -> None:
+    script = """
+import sys
+sys.argv = ["zellige", "caption", "--help"]
+from zellige.flows.cli import main
+try:
+    main()
+except SystemExit as e:
+    assert e.code == 0
+heavy = {"torch", "prefect", "duckdb", "pyarrow", "numpy", "PIL"} & set(sys.modules)
+assert not heavy, heavy
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "--resume" in done.stdout
+
+
+def test_plain_run_imports_no_prefect(draw: Draw, tmp_path: Path, zellige: Any) -> None:
+    path = draw("a.png")
+    script = f"""
+import sys, runpy
+sys.argv = ["zellige", "caption", {str(path)!r}, "--store", {str(tmp_path / "store")!r}, "--no-prefect"]
+try:
+    runpy.run_path({str(Path(__file__).with_name("fake_engine.py"))!r}, run_name="__main__")
+except SystemExit as e:
+    assert e.code == 0, e.code
+assert "prefect" not in sys.modules and "torch" not in sys.modules
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+class Told:
+    """What one command in this process printed and how it ended."""
+
+    def __init__(self, *arguments: str | Path) -> None:
+        result = CliRunner().invoke(app, list(map(str, arguments)))
+        self.code, self.out, self.err = result.exit_code, result.stdout, result.stderr
+
+
+def test_all_good_is_exit_code_0_and_says_where_the_rows_are(fake: Any, draw: Draw, tmp_path: Path) -> None:
+    told = Told("caption", draw("a.png"), "--store", tmp_path / "store", "--no-prefect")
+    assert (told.code, told.out) == (0, "")
+    assert "1 ok, 0 failed" in told.err
+    assert str(tmp_path / "store" / "runs") in told.err
+    assert "items/s" in told.err
+
+
+def test_some_rows_failed_is_exit_code_3_and_names_the_next_step(fake: Any, draw: Draw, tmp_path: Path) -> None:
+    told = Told("caption", draw("a.png"), "/nowhere.png", "--store", tmp_path / "store", "--no-prefect")
+    assert told.code == 3
+    assert "1 not_found" in told.err
+    assert "zellige runs show" in told.err
+
+
+def test_json_is_one_object_on_stdout(fake: Any, draw: Draw, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    told = Told(
+        *("ask", draw("a.png"), "/nowhere.png", "--question", "Which?", "--question", "What?"),
+        *("--store", store, "--no-prefect", "--json", "--quiet"),
+    )
+    done = json.loads(told.out)
+    assert (done["flow"], done["state"], done["exit_code"], told.code) == ("ask", "finished", 3, 3)
+    assert (done["items"], done["rows"], done["ok"], done["failed"], done["skipped"]) == (2, 4, 2, 2, 0)
+    assert done["errors"] == {"not_found": 2}
+    assert done["throughput"]["items"] == 2
+    assert done["throughput"]["items_per_s"] > 0
+    assert done["store"] == str(store)
+    assert list(Path(done["store"]).glob(f"runs/{done['run_id']}/parts/*.parquet"))
+    assert told.err == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["caption", "--store", "STORE"], "--resume"),
+        (["caption", "IMAGE"], "--store DIR"),
+        (["caption", "IMAGE", "--store", "STORE", "--tile", "7.5"], "auto, off or"),
+        (["caption", "s3://bucket/x", "--store", "STORE"], "copy the images to a folder"),
+        (["caption", "--store", "STORE", "--resume", "no-such-run"], "no-such-run"),
+        (["ask", "IMAGE", "--store", "STORE"], "--question TEXT"),
+        (["caption", "IMAGE", "--store", "STORE", "--log-file", "/no/such/folder/log"], "name another file"),
+        (["caption", "--dry-run", "--resume", "x"], "leave --resume out"),
+        (["runs", "list", "--store", "STORE"], "no folder"),
+    ],
+)
+def test_wrong_use_is_exit_code_2_and_says_what_to_do(
+    fake: Any, draw: Draw, tmp_path: Path, arguments: list[str], says: str
+) -> None:
+    places = {"STORE": str(tmp_path / "store"), "IMAGE": str(draw("a.png"))}
+    plain = [] if arguments[0] == "runs" else ["--no-prefect"]
+    told = Told(*[places.get(a, a) for a in arguments], *plain)
+    assert (told.code, told.out) == (2, "")
+    assert says in told.err
+    assert not (tmp_path / "store").exists()
+
+
+def test_engine_that_cannot_be_opened_is_exit_code_2(draw: Draw, tmp_path: Path) -> None:
+    told = Told("caption", draw("a.png"), "--store", tmp_path / "s", "--model", tmp_path / "none", "--no-prefect")
+    assert told.code == 2
+    assert "engine could not be opened" in told.err
+    assert str(tmp_path / "none") in told.err
+
+
+def test_error_is_one_json_object_too(fake: Any, tmp_path: Path) -> None:
+    told = Told("caption", "--store", tmp_path / "store", "--no-prefect", "--json")
+    assert json.loads(told.out)["exit_code"] == 2
+
+
+def test_dry_run_needs_no_store(fake: Any, draw: Draw) -> None:
+    told = Told("caption", draw("a.png"), "--dry-run", "--json")
+    found = json.loads(told.out)
+    assert (told.code, found["items"], found["calls"], found["vision_tokens"]) == (0, 1, 1, 4)
+    assert "1 calls" in Told("caption", draw("a.png"), "--dry-run").out
+
+
+def test_runs_are_listed_and_shown(fake: Any, draw: Draw, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    for arguments in (["caption"], ["ask", "--question", "Which?"]):
+        Told(*arguments, draw("a.png"), "/nowhere.png", "--store", store, "--no-prefect")
+    runs = json.loads(Told("runs", "list", "--store", store, "--json").out)
+    assert [r["flow"] for r in runs] == ["caption", "ask"]
+    assert {"run_id", "flow", "state", "items", "ok", "failed", "skipped", "started_at"} <= runs[0].keys()
+    listed = Told("runs", "list", "--store", store)
+    assert all(r["run_id"] in listed.out for r in runs)
+    shown = Told("runs", "show", runs[0]["run_id"], "--store", store)
+    assert (shown.code, shown.err) == (0, "")
+    assert "1 ok, 1 failed (1 not_found)" in shown.out
+    assert "file:///nowhere.png" in shown.out
+    as_json = json.loads(Told("runs", "show", runs[1]["run_id"], "--store", store, "--json").out)
+    assert (as_json["ok"], as_json["failures"][0]["error_kind"]) == (1, "not_found")
+    assert Told("runs", "show", "nothing", "--store", store).code == 2
+
+
+def test_resuming_a_finished_run_does_nothing_and_is_exit_code_0(fake: Any, draw: Draw, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    first = Told("caption", draw("a.png"), "/nowhere.png", "--store", store, "--no-prefect", "--json")
+    run_id = json.loads(first.out)["run_id"]
+    again = Told("caption", "--resume", run_id, "--store", store, "--json", "--quiet")
+    assert (again.code, json.loads(again.out)["failed"], len(fake.opened)) == (0, 1, 1)
+    other = Told("caption", "--resume", run_id, "--store", store, "--prompt", "Other.")
+    assert other.code == 2
+    assert 'prompt: "Other." != "Describe the image."' in other.err
+
+
+def test_fault_of_our_own_is_exit_code_1_with_its_trace(
+    fake: Any, draw: Draw, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any) -> None:
+        raise ZeroDivisionError("oops")
+
+    monkeypatch.setattr("zellige.tasks.lease.commit", broken)
+    told = Told("caption", draw("a.png"), "--store", tmp_path / "store", "--no-prefect", "--json", "--quiet")
+    assert (told.code, json.loads(told.out)["state"]) == (1, "failed")
+    assert "could not go on: oops" in told.err
+    assert "--resume" in told.err
+
+
+def test_log_file_names_what_failed(fake: Any, draw: Draw, tmp_path: Path) -> None:
+    log = tmp_path / "run.log"
+    Told("caption", draw("a.png"), "/nowhere.png", "--store", tmp_path / "s", "--no-prefect", "--log-file", log)
+    text = log.read_text()
+    assert "file:///nowhere.png" in text
+    assert "not_found" in text
+    assert "shard 0: 2 rows" in text
+
+
+def test_options_reach_the_recipe_and_the_engine(fake: Any, draw: Draw, tmp_path: Path) -> None:
+    path = draw("a.png")
+    draw("b.png")
+    told = Told(
+        *("caption", path.parent, "--store", tmp_path / "store", "--no-prefect", "--json", "--quiet"),
+        *("--prompt", "Say.", "--tile", "64", "--max-tokens", "9", "--temperature", "0.5", "--seed", "3"),
+        *("--model", tmp_path / "m", "--device", "cpu", "--dtype", "bfloat16", "--include", "*.png"),
+        *("--exclude", "b*", "--shard-items", "7"),
+    )
+    (spec,) = fake.specs
+    assert (spec.model, spec.device, spec.dtype) == (str(tmp_path / "m"), "cpu", "bfloat16")
+    from zellige.data.ledger import Store
+
+    run = Store(tmp_path / "store").open_run(json.loads(told.out)["run_id"])
+    assert (run.recipe.prompt, run.recipe.tiling, run.shard_items) == ("Say.", 64, 7)
+    assert [run.recipe.sampling[k] for k in ("max_tokens", "temperature", "seed")] == [9, 0.5, 3]
+    assert [i.uri[-5:] for i in run.items()] == ["a.png"]
+
+
+def test_file_names_of_any_bytes_are_captioned(zellige: Any, draw: Draw, tmp_path: Path) -> None:
+    good = draw("a.png")
+    odd = good.parent / b"caf\xe9 \xff#%?.png".decode("utf-8", "surrogateescape")
+    good.rename(odd)
+    done = zellige.json("caption", odd, "--store", tmp_path / "store", "--no-prefect")
+    assert done["ok"] == 1

@@ -1,0 +1,102 @@
+"""What the answers about an image's views become."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from zellige.data.schema import ErrorKind
+from zellige.data.tiling import Tile
+from zellige.engine.api import Answer, Usage
+from zellige.tasks.answer import Outcome
+from zellige.tasks.merge import Merged, abstains, merge_answers, merge_captions
+
+TILES = (Tile(0, 0, 200, 100, 0.5, overview=True), Tile(0, 0, 120, 100, 1.0), Tile(80, 0, 120, 100, 1.0))
+
+
+def said(text: str, confidence: float | None = 0.9, attempts: int = 1) -> Outcome:
+    logprob = None if confidence is None else math.log(confidence)
+    usage = Usage(4, 9, 3)
+    return Outcome(Answer(text, "stop", usage, mean_logprob=logprob), None, None, usage, 0.5, attempts)
+
+
+def refused(text: str | None, kind: ErrorKind) -> Outcome:
+    answer = None if text is None else Answer(text, "length", Usage(4, 9, 3))
+    return Outcome(answer, kind, "refused", Usage(4, 9, 3), 0.5)
+
+
+def test_whole_image_keeps_its_answer_and_has_no_tiles() -> None:
+    merged = merge_answers(TILES[:1], [said("Total: 12")])
+    assert merged == Merged("Total: 12", "stop", math.log(0.9), (), Usage(4, 9, 3), 0.5, 1, None, None)
+
+
+def test_caption_is_the_overviews_and_tiles_keep_theirs() -> None:
+    merged = merge_captions(TILES, [said("a poster", 0.5), said("a cat", 0.9), said("a dog", 0.8, attempts=2)])
+    assert (merged.answer, merged.error_kind, merged.error) == ("a poster", None, None)
+    assert [(t.x, t.width, t.scale, t.answer) for t in merged.tiles] == [
+        (0, 200, 0.5, "a poster"),
+        (0, 120, 1.0, "a cat"),
+        (80, 120, 1.0, "a dog"),
+    ]
+    assert [t.confidence for t in merged.tiles] == pytest.approx([0.5, 0.9, 0.8])
+    assert (merged.usage, merged.engine_s, merged.attempts) == (Usage(12, 27, 9), 1.5, 2)
+
+
+def test_caption_of_a_broken_tile_is_a_warning_and_no_tile_answer() -> None:
+    merged = merge_captions(TILES, [said("a poster"), refused("a a a", ErrorKind.REPETITION), said("a dog")])
+    assert (merged.answer, merged.error_kind) == ("a poster", None)
+    assert merged.error == "1 of 3 views not answered: repetition"
+    assert merged.tiles[1].answer is None
+
+
+def test_caption_of_a_broken_overview_fails_and_keeps_what_it_was_refused_for() -> None:
+    merged = merge_captions(TILES, [refused("a post", ErrorKind.LENGTH), said("a cat"), said("a dog")])
+    assert (merged.answer, merged.error_kind) == ("a post", ErrorKind.LENGTH)
+    assert merged.error == "the overview: refused"
+
+
+@pytest.mark.parametrize(
+    "nothing", ["not shown", "Not shown.", " NOT  SHOWN", "not in the image", "no text", "nothing"]
+)
+def test_abstention_loses_against_any_answer(nothing: str) -> None:
+    assert abstains(nothing)
+    assert merge_answers(TILES, [said(nothing, 0.99), said("42", 0.1), said(nothing, 0.99)]).answer == "42"
+
+
+def test_all_abstaining_is_the_overviews_answer() -> None:
+    merged = merge_answers(TILES, [said("Not shown"), said("not shown"), said("not shown")])
+    assert (merged.answer, merged.error_kind) == ("Not shown", None)
+
+
+def test_most_confident_answer_wins() -> None:
+    merged = merge_answers(TILES, [said("41", 0.5), said("42", 0.8), said("43", 0.7)])
+    assert merged.answer == "42"
+    assert merged.mean_logprob == pytest.approx(math.log(0.8))
+
+
+def test_equal_answers_add_their_confidence() -> None:
+    assert merge_answers(TILES, [said("42", 0.8), said("Acme  Ltd", 0.5), said("acme ltd.", 0.6)]).answer == "acme ltd."
+
+
+def test_answer_without_confidence_wins_against_abstention_only() -> None:
+    assert merge_answers(TILES, [said("not shown"), said("42", None), said("not shown")]).answer == "42"
+    assert merge_answers(TILES, [said("not shown"), said("42", None), said("43", 0.1)]).answer == "43"
+
+
+def test_broken_view_is_a_warning_where_another_answered() -> None:
+    merged = merge_answers(TILES, [said("not shown"), said("42"), refused(None, ErrorKind.ENGINE_FAILED)])
+    assert (merged.answer, merged.error_kind) == ("42", None)
+    assert merged.error == "1 of 3 views not answered: engine_failed"
+
+
+def test_broken_view_fails_the_row_where_all_others_abstain() -> None:
+    merged = merge_answers(TILES, [said("not shown"), said("not shown"), refused("4", ErrorKind.LENGTH)])
+    assert (merged.answer, merged.error_kind) == ("4", ErrorKind.LENGTH)
+    assert merged.error == "the tile at 80,0: refused"
+
+
+def test_all_broken_fails_by_the_first() -> None:
+    kinds = (ErrorKind.NONFINITE, ErrorKind.LENGTH, ErrorKind.LENGTH)
+    merged = merge_answers(TILES, [refused(None, kind) for kind in kinds])
+    assert (merged.answer, merged.error_kind, merged.finish_reason) == (None, ErrorKind.NONFINITE, None)
