@@ -30,10 +30,6 @@ POSTER_FACTS = (
 )
 #: The scene that is captioned both whole and in tiles: larger than the model sees, one shape in three corners of it.
 LARGE_SCENE = "scenes/large.png"
-LARGE_CAPTION = (
-    "a large red rectangle at the top left, a large green ellipse in the centre "
-    "and a large blue rectangle at the bottom right"
-)
 
 _SCENE_SIZES = (
     (224, 224), (448, 448), (320, 240), (256, 384), (640, 480), (512, 288),

@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from zellige.data.samples import Kit, draw_document, draw_line, draw_poster, held_out_kit, training_kit
+from zellige.data.samples import draw_document, draw_line, draw_poster, held_out_kit, training_kit
 from zellige.data.samples.contents import KINDS
 from zellige.data.samples.documents import blank_sheet, document_sheet, tiny_print_sheet, window_sheet
 from zellige.data.samples.fields import FIELDS
@@ -158,4 +158,3 @@ def test_easy_pages_come_first_and_hard_ones_at_full_difficulty() -> None:
         return min(document_sheet(kit, 400, 400).type_px[0] for _ in range(60))
 
     assert smallest(0.0) > smallest(1.0)
-    assert isinstance(training_kit("x"), Kit)
