@@ -18,6 +18,7 @@ def summary_lines(summary: dict[str, Any]) -> list[str]:
         counts += f", {summary['skipped']} skipped"
     lines = [
         f"{summary['flow']} · run {summary['run_id']} · {summary['state']}",
+        f"  model {summary['model']} {summary['model_fingerprint']} in {summary['dtype']}",
         f"  {summary['items']} items, {summary['rows']} rows: {counts}",
     ]
     if t.get("wall_s"):

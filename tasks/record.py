@@ -39,6 +39,8 @@ def summary(run: Run, catalog: Catalog) -> dict[str, Any]:
         "errors": {row["error_kind"]: row["n"] for row in kinds},
         "throughput": with_rates(run.throughput()),
         "model": run.recipe.model_name,
+        "model_fingerprint": run.recipe.model_fingerprint,
+        "dtype": run.recipe.model_dtype,
         "store": str(run.path.parent.parent),
         "parts": str(run.path / "parts" / "*.parquet"),
     }

@@ -28,7 +28,7 @@ POSTER_FACTS = (
     ("Speaker", "Olga Rivers"),
     ("Deadline", "18:30"),
 )
-#: The scene that is captioned both whole and in tiles: larger than the model sees, one shape in three corners of it.
+#: The scene that is captioned both whole and in tiles: larger than the model sees, shapes in two corners and between.
 LARGE_SCENE = "scenes/large.png"
 
 _SCENE_SIZES = (

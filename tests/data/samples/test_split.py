@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 
-from zellige.data.samples import contents, fields, questions, values
+from zellige.data.samples import contents, fields, questions, scenes, values
 from zellige.data.samples.documents import document_sheet, window_sheet
 from zellige.data.samples.fonts import FAMILIES, find_faces
 from zellige.data.samples.kit import Kit, held_out_kit, training_kit
@@ -33,7 +33,8 @@ def seen_anyway() -> set[str]:
     texts = [
         *values.FIRST_NAMES, *values.LAST_NAMES, *values.COMPANY_ENDINGS, *values.STREETS, *values.ITEMS,
         *values.MONTHS, *values.COUNTRIES, *values.TERMS, *values.POSITIONS, *values.PAYMENTS,
-        *fields.LABELS, *contents.KIND_NAMES, *contents._FORM_TITLES, *contents._FAREWELLS,
+        *fields.LABELS, *contents.KIND_NAMES.values(), *contents._FORM_TITLES, *contents._FAREWELLS,
+        *scenes.COLOURS, *scenes.SHAPES, *scenes.SIZES, *scenes.PLACES, "part of a document", "lines of text", "a notice",
     ]  # fmt: skip
     for field in fields.FIELDS.values():
         texts += [*field.labels, *field.names]

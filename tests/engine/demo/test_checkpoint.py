@@ -54,7 +54,7 @@ def test_logits_equal_those_of_transformers(exported: tuple[DemoNet, Path], widt
     with torch.no_grad():
         wanted = theirs(input_ids=ids, mm_token_type_ids=(ids == IMAGE_PAD).long(), **image).logits[0, -len(asked) :]
 
-    seen = np.asarray(Image.fromarray(pixels).resize((grid.width, grid.height), Image.Resampling.BICUBIC))
+    seen = np.array(Image.fromarray(pixels).resize((grid.width, grid.height), Image.Resampling.BICUBIC))
     patches = to_patches(torch.from_numpy(seen)[None].permute(0, 3, 1, 2).float() / 255, torch.float32)
     geometry = make_geometry(net.architecture, grid, (len(asked),), torch.device("cpu"), torch.float32)
     with torch.no_grad():
