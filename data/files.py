@@ -13,6 +13,7 @@ from typing import Any, BinaryIO
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
+_NO_FOLDER = (errno.ENOTDIR, errno.EEXIST)
 
 
 class LedgerError(Exception):
@@ -33,6 +34,8 @@ def usable(path: Path, doing: str) -> Iterator[None]:
             advice = "the disk is full; free some space and resume the run, nothing committed is lost"
         elif error.errno in _FORBIDDEN:
             advice = f"{error.strerror}; name a store that you may write to"
+        elif error.errno in _NO_FOLDER:
+            advice = f"{error.strerror}; a file is where a folder should be, name another store"
         else:
             advice = error.strerror or str(error)
         raise StoreUnusable(f"cannot {doing} {path}: {advice}") from error

@@ -90,9 +90,10 @@ class LeaseBook:
     def _generations(self) -> dict[str, int]:
         """The highest generation of everything that is claimed."""
         highest: dict[str, int] = {}
-        for path in self._folder.iterdir():
-            if match := _NAME.fullmatch(path.name):
-                highest[match[1]] = max(highest.get(match[1], 0), int(match[2]))
+        with usable(self._folder, "list"):
+            for path in self._folder.iterdir():
+                if match := _NAME.fullmatch(path.name):
+                    highest[match[1]] = max(highest.get(match[1], 0), int(match[2]))
         return highest
 
     def _gone_holder(self, path: Path) -> str | None:

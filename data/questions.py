@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import csv
 import json
+import stat
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from zellige.data.schema import Question
+from zellige.data.schema import Question, storable
 
 
 def questions_from_texts(texts: Sequence[str]) -> tuple[Question, ...]:
@@ -25,9 +26,14 @@ def questions_from_file(path: Path) -> tuple[Question, ...]:
     reader = readers.get(path.suffix.lower())
     if reader is None:
         raise ValueError(f"{path}: questions are read from .jsonl, .csv or .parquet files")
-    questions = _questions(
-        (f"{path}, {place}", row.get("question_id"), row.get("question")) for place, row in reader(path)
-    )
+    if not stat.S_ISREG(path.stat().st_mode):  # a pipe could be read only once, and would be waited for
+        raise ValueError(f"{path} is not a regular file; name a file of questions")
+    try:
+        questions = _questions(
+            (f"{path}, {place}", row.get("question_id"), row.get("question")) for place, row in reader(path)
+        )
+    except UnicodeDecodeError as e:
+        raise ValueError(f"{path} is not UTF-8 text ({e}); save it as UTF-8") from e
     if not questions:
         raise ValueError(f"{path} holds no question")
     return questions
@@ -40,7 +46,7 @@ def _jsonl(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
             continue
         try:
             row = json.loads(line)
-        except json.JSONDecodeError as e:
+        except (json.JSONDecodeError, RecursionError) as e:
             raise ValueError(f"{path}, line {number}: not JSON ({e})") from e
         if not isinstance(row, dict):
             raise ValueError(f'{path}, line {number}: give an object such as {{"question": "What is shown?"}}')
@@ -49,10 +55,18 @@ def _jsonl(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def _csv(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     with path.open(encoding="utf-8-sig", newline="") as file:
-        reader = csv.DictReader(file)
-        _has_question(path, reader.fieldnames or ())
-        for row in reader:
-            yield f"line {reader.line_num}", row
+        reader = csv.DictReader(file, strict=True)  # else a quote that is never closed swallows the rest of the file
+        try:
+            _has_question(path, reader.fieldnames or ())
+            for row in reader:
+                if None in row:
+                    raise ValueError(
+                        f"{path}, line {reader.line_num}: more cells than the heading names; put double quotes around "
+                        "a question that holds a comma"
+                    )
+                yield f"line {reader.line_num}", row
+        except csv.Error as e:
+            raise ValueError(f"{path}, line {reader.line_num}: not CSV that can be read ({e})") from e
 
 
 def _parquet(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -63,7 +77,7 @@ def _parquet(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         names = pq.read_schema(path).names
         _has_question(path, names)
         rows = pq.read_table(path, columns=[n for n in ("question", "question_id") if n in names]).to_pylist()
-    except pa.ArrowInvalid as e:
+    except (pa.ArrowException, OSError) as e:
         raise ValueError(f"{path}: not a Parquet file that can be read ({e})") from e
     for number, row in enumerate(rows, 1):
         yield f"row {number}", row
@@ -79,6 +93,9 @@ def _questions(rows: Iterable[tuple[str, Any, Any]]) -> tuple[Question, ...]:
     for number, (place, name, text) in enumerate(rows, 1):
         if not isinstance(text, str) or not text.strip():
             raise ValueError(f"{place}: question is {text!r}; give some text")
+        # Half of a surrogate pair: an escape of JSON, or a byte of an argument that is not UTF-8.
+        if storable(text) != text or (isinstance(name, str) and storable(name) != name):
+            raise ValueError(f"{place}: {text!r} or its question_id is no valid text; write it in UTF-8")
         question_id = f"q{number}" if name is None or name == "" else str(name)
         if question_id in questions:
             raise ValueError(f"{place}: question_id {question_id} is used twice")

@@ -179,12 +179,13 @@ class Run:
         )
 
     def state(self) -> RunState:
-        """What the files say: who is alive, what is done, and else how the last worker ended."""
+        """What the files say: what is done, who is alive, and else how the last worker ended."""
         alive = [living for _, living in self._roster.workers()]
-        if any(alive):
-            return "running" if self.planned else "planning"
+        # Before the living: one who still says goodbye, or is idle, must not make a whole run look unfinished.
         if self.planned and len(self.done_shards()) == self.shard_count:
             return "finished"
+        if any(alive):
+            return "running" if self.planned else "planning"
         if alive:  # a worker's file outlives it only if it was killed
             return "crashed"
         outcome = read_json(self.path / "outcome.json")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
@@ -143,7 +144,7 @@ class Recipe:
         ids = [q.question_id for q in self.questions]
         if not ids:
             raise ValueError("a recipe holds at least one question (a caption has Question('caption'))")
-        if twice := sorted({i for i in ids if ids.count(i) > 1}):
+        if twice := sorted(i for i, times in Counter(ids).items() if times > 1):
             raise ValueError(f"question_id must be unique; given more than once: {', '.join(twice)}")
 
     def _plain(self) -> dict[str, Any]:

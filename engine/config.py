@@ -39,7 +39,7 @@ class EngineConfig:
         device = device or "cpu"
         kind = device.partition(":")[0]
         table = tomllib.loads(DEFAULTS.read_text(encoding="utf-8"))
-        if kind not in table:
+        if kind not in table or (kind == "cpu" and device != kind):
             raise ConfigError(f"device {device!r} is not one of cpu, cuda, cuda:N")
         if kind == "cuda" and not torch.cuda.is_available():
             raise ConfigError(f"device {device!r}: this torch sees no CUDA device; use --device cpu")

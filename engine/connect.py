@@ -9,6 +9,7 @@ from zellige.engine.api import Engine
 
 #: The checkpoint that ships with the project: it knows shapes and printed text, not the world.
 DEMO_MODEL = Path(__file__).parent / "demo" / "model"
+DEMO_NAME = "zellige-demo"
 
 
 @dataclass(frozen=True)
@@ -28,4 +29,6 @@ def open_engine(spec: EngineSpec) -> Engine:
     """Load the engine that ``spec`` names; raises FileNotFoundError or CheckpointError with what to do."""
     from zellige.engine.local import LocalEngine
 
-    return LocalEngine.load(Path(spec.model) if spec.model else DEMO_MODEL, device=spec.device, dtype=spec.dtype)
+    if spec.model is None:
+        return LocalEngine.load(DEMO_MODEL, device=spec.device, dtype=spec.dtype, name=DEMO_NAME)
+    return LocalEngine.load(Path(spec.model), device=spec.device, dtype=spec.dtype)

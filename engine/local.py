@@ -75,8 +75,10 @@ class LocalEngine:
         self._thread.start()
 
     @classmethod
-    def load(cls, folder: Path, *, device: str | None = None, dtype: str | None = None) -> LocalEngine:
-        """Load a checkpoint folder; raises CheckpointError or ConfigError with what to do."""
+    def load(
+        cls, folder: Path, *, device: str | None = None, dtype: str | None = None, name: str | None = None
+    ) -> LocalEngine:
+        """Load a checkpoint folder, called ``name`` (None: as the folder is); raises CheckpointError or ConfigError."""
         config = EngineConfig.load(device, dtype)
         if config.device == "cpu":
             keep_freed_memory()
@@ -86,7 +88,7 @@ class LocalEngine:
             model = load_model(weights, checkpoint.config)
         runner = Runner(model, processor.rules, config)
         identity = ModelIdentity(
-            name=folder.resolve().name,
+            name=name or folder.resolve().name,
             fingerprint=checkpoint.fingerprint(),
             dtype=config.dtype,
             vision=processor.budget,

@@ -126,6 +126,10 @@ class Processor:
     def render(self, messages: Sequence[Message]) -> tuple[str, str]:
         """The template's text, and the character that shields special-token spellings in what users wrote."""
         texts = "".join(p.text for m in messages for p in m.parts if not isinstance(p, ImagePart))
+        try:
+            texts.encode()
+        except UnicodeEncodeError as error:
+            raise RequestRejected(f"the text is no valid Unicode ({error.reason}); send it in UTF-8") from error
         shield = next((s for s in SHIELDS if s not in texts), None)
         if shield is None:
             raise RequestRejected("the text holds four private-use characters that are needed to keep it apart")

@@ -15,9 +15,11 @@ from typing import Any, NoReturn
 
 from zellige.data.catalog import Catalog
 from zellige.data.ledger import LedgerError, RecipeDiffers, RunExists, Store, UnknownRun
+from zellige.data.schema import storable
 from zellige.data.sources import SourceError, open_source
 from zellige.flows.ephemeral import PrefectUnavailableError, prefect_server
 from zellige.flows.interrupt import stopping_on_interrupt
+from zellige.flows.output import put
 from zellige.flows.pipeline import RunFailedError, exit_code, run_job
 from zellige.flows.progress import watching
 from zellige.flows.show import failure_lines, forecast_lines, next_step, resume_command, summary_lines, table
@@ -67,7 +69,7 @@ def start(
         try:
             return _reported(work, as_json)
         except KeyboardInterrupt:
-            _stop_at_once(watch, task, parameters["store"])
+            _stop_at_once(watch, task, parameters["store"], as_json)
 
 
 def list_runs(store: Path, as_json: bool) -> int:
@@ -76,15 +78,16 @@ def list_runs(store: Path, as_json: bool) -> int:
     def work() -> int:
         runs = Catalog(_existing(store)).runs()
         if as_json:
-            print(json.dumps(runs, default=str))
+            put(json.dumps(runs, default=str), sys.stdout)
         elif not runs:
             _say(f"no run in {store} yet")
         else:
             columns = ("run_id", "flow", "state", "items", "ok", "failed", "skipped", "started_at")
-            print("\n".join(table(runs, columns)))
+            put("\n".join(table(runs, columns)), sys.stdout)
         return 0
 
-    return _reported(work, as_json)
+    with _logging_to(None):
+        return _reported(work, as_json)
 
 
 def show_run(run_id: str, store: Path, as_json: bool) -> int:
@@ -100,7 +103,7 @@ def show_run(run_id: str, store: Path, as_json: bool) -> int:
             run_id=run.run_id,
         )
         if as_json:
-            print(json.dumps(shown | {"failures": failures}, default=str))
+            put(json.dumps(shown | {"failures": failures}, default=str), sys.stdout)
             return 0
         more = shown["failed"] - len(failures)
         lines = [
@@ -108,10 +111,11 @@ def show_run(run_id: str, store: Path, as_json: bool) -> int:
             *failure_lines(failures),
             *([f"  … and {more} more failed"] if more > 0 else []),
         ]
-        print("\n".join(lines))
+        put("\n".join(lines), sys.stdout)
         return 0
 
-    return _reported(work, as_json)
+    with _logging_to(None):
+        return _reported(work, as_json)
 
 
 def _job(task: Flow, parameters: dict[str, Any], dry_run: bool) -> Job:
@@ -128,6 +132,11 @@ def _run_in_prefect(task: Flow, parameters: dict[str, Any], quiet: bool) -> dict
             raise WrongUseError(
                 f"the parameter {name} takes {size:,} bytes, more than Prefect stores; name a folder instead of its "
                 "files, or a file instead of its questions, or run with --no-prefect"
+            )
+        if storable(text := json.dumps(value, ensure_ascii=False)) != text:
+            raise WrongUseError(
+                f"the parameter {name} holds bytes that are not UTF-8, which Prefect cannot store; "
+                "run with --no-prefect"
             )
     with prefect_server(None if quiet else _say):
         from zellige.flows.ask import ask
@@ -148,20 +157,20 @@ def _show_forecast(job: Job, as_json: bool) -> int:
     finally:
         close_engines()
     if as_json:
-        print(json.dumps({"flow": job.task, "dry_run": True, **found}))
+        put(json.dumps({"flow": job.task, "dry_run": True, **found}), sys.stdout)
     else:
-        print("\n".join(forecast_lines(found)))
+        put("\n".join(forecast_lines(found)), sys.stdout)
     return 0
 
 
 def _show_end(done: dict[str, Any], as_json: bool, quiet: bool, code: int) -> int:
     step = next_step(done)
-    if as_json:
-        print(json.dumps(done | {"exit_code": code, "next": step}, default=str))
     if not quiet:
         _say(*summary_lines(done))
     if step and (not quiet or done["state"] != "finished"):
         _say(f"  next: {step}")
+    if as_json:  # last: who interrupts the words above gets one object all the same, and not two
+        put(json.dumps(done | {"exit_code": code, "next": step}, default=str), sys.stdout)
     return code
 
 
@@ -181,14 +190,17 @@ def _reported(work: Callable[[], int], as_json: bool) -> int:
         log.exception("%s", message)
     _say(f"zellige: {message}")
     if as_json:
-        print(json.dumps({"state": "failed", **told, "error": message, "exit_code": code}, default=str))
+        put(json.dumps({"state": "failed", **told, "error": message, "exit_code": code}, default=str), sys.stdout)
     return code
 
 
-def _stop_at_once(watch: Watch, task: str, store: str) -> NoReturn:
+def _stop_at_once(watch: Watch, task: str, store: str, as_json: bool) -> NoReturn:
     """Leave without waiting for threads: what is committed is whole, and the rest is done again by --resume."""
-    resume = f"; finish it with: {resume_command(task, watch.run_id, local_path(store))}" if watch.run_id else ""
-    _say(f"zellige: stopped at once{resume}")
+    step = resume_command(task, watch.run_id, local_path(store)) if watch.run_id else None
+    _say("zellige: stopped at once" + (f"; finish it with: {step}" if step else ""))
+    if as_json:
+        stopped = {"run_id": watch.run_id, "flow": task, "state": "interrupted", "error": "stopped at once"}
+        put(json.dumps(stopped | {"exit_code": 1, "next": step}), sys.stdout)
     logging.shutdown()
     sys.stdout.flush()
     os._exit(1)
@@ -196,23 +208,31 @@ def _stop_at_once(watch: Watch, task: str, store: str) -> NoReturn:
 
 @contextmanager
 def _logging_to(file: Path | None) -> Iterator[WrongUseError | None]:
-    """Inside, what zellige logs goes to ``file``; without one, nowhere. Yields what is wrong with the file."""
-    root, problem = logging.getLogger("zellige"), None
+    """Inside, what zellige logs goes to ``file``; without one, nowhere. Yields what is wrong with the file.
+
+    So do Python's warnings: a library's words about some image, without its name, are nothing to print.
+    """
+    root, warned, problem = logging.getLogger("zellige"), logging.getLogger("py.warnings"), None
     try:
         handler = logging.NullHandler() if file is None else logging.FileHandler(file, encoding="utf-8")
     except OSError as e:
         handler, problem = logging.NullHandler(), WrongUseError(f"--log-file {file}: {e.strerror}; name another file")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    before = root.level, root.propagate
-    root.addHandler(handler)
-    root.setLevel(logging.INFO)
-    root.propagate = False
+    before = [(logger, logger.level, logger.propagate) for logger in (root, warned)]
+    for logger in (root, warned):
+        logger.addHandler(handler)
+        logger.setLevel(logging.INFO)
+        logger.propagate = False
+    logging.captureWarnings(True)
     try:
         yield problem
     finally:
-        root.removeHandler(handler)
+        logging.captureWarnings(False)
+        for logger, level, propagate in before:
+            logger.removeHandler(handler)
+            logger.setLevel(level)
+            logger.propagate = propagate
         handler.close()
-        root.level, root.propagate = before
 
 
 def _existing(store: Path) -> Path:
@@ -222,4 +242,4 @@ def _existing(store: Path) -> Path:
 
 
 def _say(*lines: str) -> None:
-    print(*lines, sep="\n", file=sys.stderr, flush=True)
+    put("\n".join(lines), sys.stderr)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 from zellige.tasks.watch import Watch
@@ -25,7 +25,8 @@ def stopping_on_interrupt(watch: Watch) -> Iterator[None]:
             raise KeyboardInterrupt
         watch.stop.set()
         # Not print: a handler may come in the middle of another write to the same stream.
-        os.write(2, NOTICE)
+        with suppress(OSError):  # nobody reads it any more
+            os.write(2, NOTICE)
 
     before = signal.signal(signal.SIGINT, on_interrupt)
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from zellige.data.ledger import LedgerError
 from zellige.tasks.host import close_engines
 from zellige.tasks.job import Job
 from zellige.tasks.lease import lease_loop
@@ -37,7 +38,11 @@ def run_job(
             try:
                 lease_loop(job, run_id)
             except Exception as e:
-                raise RunFailedError(record(job, run_id), e) from e
+                try:
+                    summary = record(job, run_id)
+                except LedgerError:  # the store is gone: what happened first says more than that
+                    raise e from None
+                raise RunFailedError(summary, e) from e
             return record(job, run_id)
         finally:
             close_engines()

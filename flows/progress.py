@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
+from zellige.flows.output import put
 from zellige.tasks.watch import Tally
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class Lines:
             return
         self._told = tally.items
         self._next = time.monotonic() + self._every_s
-        print(progress_line(tally), file=self._out, flush=True)
+        put(progress_line(tally), self._out)
 
 
 def progress_line(tally: Tally) -> str:

@@ -11,7 +11,7 @@ from zellige.data.tiling import plan_tiles
 from zellige.tasks.decode import Prepared, load
 from zellige.tasks.job import Job
 from zellige.tasks.plan import timed_host
-from zellige.tasks.recipe import questions_of, sampling_of, tiling_of
+from zellige.tasks.recipe import questions_of, sampling_of, tile_fits, tiling_of
 
 
 @dataclass
@@ -31,6 +31,7 @@ def forecast(job: Job) -> Forecast:
     questions, tiling = questions_of(job), tiling_of(job.tile, bool(job.raw))
     source = open_source(job.inputs, job.include, job.exclude)
     budget, limits = timed_host(job.engine).identity().vision, DecodeLimits()
+    tile_fits(tiling, budget)
     total = Forecast()
     for item in islice(source.items(), job.limit):
         total.items += 1

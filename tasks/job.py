@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from zellige.data.schema import storable
 from zellige.engine.connect import EngineSpec
 
 Flow = Literal["caption", "ask"]
@@ -13,6 +14,8 @@ DEFAULT_PROMPT = "Describe the image."
 DEFAULT_MAX_TOKENS = 256
 #: Items a shard: what is leased, answered and committed together, and the most that a crash makes a run do again.
 DEFAULT_SHARD_ITEMS = 256
+#: More than any run has, and no more than every counter on the way can hold.
+MOST_ITEMS = 10**12
 
 
 class WrongUseError(Exception):
@@ -46,6 +49,13 @@ class Job:
     shard_items: int | None = None
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for option, value in (("--limit", self.limit), ("--shard-items", self.shard_items)):
+            if value is not None and not 1 <= value <= MOST_ITEMS:
+                raise WrongUseError(f"{option} {value}: give a number from 1 to {MOST_ITEMS:,}")
+        if self.prompt is not None and storable(self.prompt) != self.prompt:
+            raise WrongUseError(f"--prompt {self.prompt!r} is no valid text; write it in UTF-8")
 
     @property
     def engine(self) -> EngineSpec:

@@ -7,9 +7,10 @@ import os
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 from zellige.data.decode import DecodeLimits
-from zellige.data.ledger import Lease, Run
+from zellige.data.ledger import Lease, LedgerError, Run
 from zellige.data.schema import AnswerRow
 from zellige.data.sources import open_source
 from zellige.engine.api import RunMeter
@@ -44,7 +45,8 @@ def lease_loop(job: Job, run_id: str) -> None:
         _answer_shards(run, host, watch)
     except BaseException as e:
         interrupted = isinstance(e, KeyboardInterrupt)
-        run.finish("interrupted" if interrupted else "failed", None if interrupted else f"{type(e).__name__}: {e}")
+        with suppress(LedgerError):  # a store that is gone or full is often the error itself, which then says more
+            run.finish("interrupted" if interrupted else "failed", None if interrupted else f"{type(e).__name__}: {e}")
         raise
     run.write_throughput(_sample(watch.tally, host.run(host.engine.meter(run_id))))
     run.finish("finished" if len(run.done_shards()) == run.shard_count else "interrupted")

@@ -13,7 +13,16 @@ from zellige.data.sources import open_source
 from zellige.engine.connect import EngineSpec
 from zellige.tasks.host import EngineHost, close_engines, engine_host
 from zellige.tasks.job import DEFAULT_SHARD_ITEMS, Job, WrongUseError
-from zellige.tasks.recipe import asked_over, local_path, model_fields, questions_of, recipe_of, sampling_of, tiling_of
+from zellige.tasks.recipe import (
+    asked_over,
+    local_path,
+    model_fields,
+    questions_of,
+    recipe_of,
+    sampling_of,
+    tile_fits,
+    tiling_of,
+)
 from zellige.tasks.watch import current_watch
 
 #: The event that says which engine a run was begun with, so that --resume finds it again.
@@ -65,6 +74,7 @@ def new_run(job: Job) -> Run:
     source = open_source(job.inputs, job.include, job.exclude)
     store = open_store(job)
     identity = timed_host(job.engine).identity()
+    tile_fits(tiling, identity.vision)
     watch, start = current_watch(), time.perf_counter()
     run = store.create_run(
         recipe_of(job, questions, tiling, sampling, identity),

@@ -11,7 +11,7 @@ from zellige.data.decode import DECODE_RULES
 from zellige.data.questions import questions_from_file, questions_from_texts
 from zellige.data.schema import Question, Recipe, Tiling
 from zellige.data.uri import from_uri, is_file_uri
-from zellige.engine.api import ModelIdentity, RequestRejected, Sampling
+from zellige.engine.api import ModelIdentity, RequestRejected, Sampling, VisionBudget
 from zellige.tasks.job import DEFAULT_MAX_TOKENS, DEFAULT_PROMPT, Job, WrongUseError
 
 #: Part of a recipe's ``preprocessing``: raised whenever tiling, validating, second tries or merging change an answer.
@@ -44,6 +44,12 @@ def tiling_of(text: str | None, raw: bool = False) -> Tiling:
     if text.isascii() and text.isdigit() and int(text) > 0:
         return int(text)
     raise WrongUseError(f"--tile {text}: give auto, off or the side of a tile in pixels")
+
+
+def tile_fits(tiling: Tiling, budget: VisionBudget) -> None:
+    """Raises WrongUseError for tiles too small for the model: every row of the run would fail for it."""
+    if isinstance(tiling, int) and tiling < budget.cell:
+        raise WrongUseError(f"--tile {tiling} is smaller than one cell of the model; give {budget.cell} or more")
 
 
 def questions_of(job: Job) -> tuple[Question, ...]:

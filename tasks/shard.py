@@ -19,9 +19,11 @@ from zellige.tasks.merge import merge_answers, merge_captions
 from zellige.tasks.watch import Watch
 
 #: Items between decoding and their rows at once, so that some are decoded ahead of the requests in flight.
-ITEMS_AT_ONCE = 48
+ITEMS_AT_ONCE = 96
 #: Pixels of those items together: 1.2 GB of 8-bit RGB. A larger image is held alone.
 PIXELS_AT_ONCE = 400_000_000
+#: Bytes of their files together: a small picture may lie in a very long file.
+FILE_BYTES_AT_ONCE = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -40,35 +42,38 @@ class ShardWork:
 
     async def rows(self, items: Sequence[Item]) -> list[AnswerRow]:
         """One row an item and question, in the order of ``items``; raises EngineDownError."""
-        places, room = asyncio.Semaphore(ITEMS_AT_ONCE), _Room(PIXELS_AT_ONCE)
+        places, files, room = asyncio.Semaphore(ITEMS_AT_ONCE), _Room(FILE_BYTES_AT_ONCE), _Room(PIXELS_AT_ONCE)
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = []
                 for item in items:
                     await places.acquire()
-                    tasks.append(task := group.create_task(self._item(item, room)))
+                    tasks.append(task := group.create_task(self._item(item, files, room)))
                     task.add_done_callback(lambda _: places.release())
         except BaseExceptionGroup as e:
             raise _first_leaf(e) from e
         return [row for task in tasks for row in task.result()]
 
-    async def _item(self, item: Item, room: _Room) -> list[AnswerRow]:
+    async def _item(self, item: Item, files: _Room, room: _Room) -> list[AnswerRow]:
+        async with files.of(item.size_bytes or 0):
+            rows = await self._rows_of(item, room)
+        self.watch.tally.count(rows)
+        self.watch.on_change(self.watch.tally)
+        return rows
+
+    async def _rows_of(self, item: Item, room: _Room) -> list[AnswerRow]:
         tally, loop = self.watch.tally, asyncio.get_running_loop()
         loaded = await loop.run_in_executor(self.pool, load, self.source, item, self.limits)
         if isinstance(loaded, Prepared):
-            rows = self._unread(item, loaded)
-        else:
-            async with room.of(loaded.width * loaded.height):
-                prepared = await loop.run_in_executor(
-                    self.pool, prepare, item, loaded, self.budget, self.recipe.tiling, self.limits
-                )
-                tally.decode_s += prepared.decode_s
-                tally.images += bool(prepared.views)
-                tally.tiles += len(prepared.views)
-                rows = await self._ask_all(item, prepared) if prepared.views else self._unread(item, prepared)
-        tally.count(rows)
-        self.watch.on_change(tally)
-        return rows
+            return self._unread(item, loaded)
+        async with room.of(loaded.width * loaded.height):
+            prepared = await loop.run_in_executor(
+                self.pool, prepare, item, loaded, self.budget, self.recipe.tiling, self.limits
+            )
+            tally.decode_s += prepared.decode_s
+            tally.images += bool(prepared.views)
+            tally.tiles += len(prepared.views)
+            return await self._ask_all(item, prepared) if prepared.views else self._unread(item, prepared)
 
     def _unread(self, item: Item, prepared: Prepared) -> list[AnswerRow]:
         columns = _columns(prepared) | {"error_kind": prepared.error_kind, "error": prepared.error}

@@ -31,6 +31,7 @@ def _styles(stem: str, styles: str) -> tuple[str, ...]:
 
 
 _USUAL = "-Regular -Bold -Italic -BoldItalic"
+_LIBERATION = "GPL-2.0 with font exception (1.x) or OFL-1.1 (2.x)"
 FAMILIES: tuple[Family, ...] = (
     Family("Roboto", "Apache-2.0", _styles("Roboto", f"{_USUAL} -Light -Medium")),
     Family("Roboto Condensed", "Apache-2.0", _styles("RobotoCondensed", "-Regular -Bold")),
@@ -44,16 +45,16 @@ FAMILIES: tuple[Family, ...] = (
     Family("DejaVu Sans Condensed", "Bitstream-Vera", ("DejaVuSansCondensed", "DejaVuSansCondensed-Bold")),
     Family("DejaVu Sans Mono", "Bitstream-Vera", ("DejaVuSansMono", "DejaVuSansMono-Bold")),
     Family("DejaVu Serif", "Bitstream-Vera", ("DejaVuSerif", "DejaVuSerif-Bold", "DejaVuSerif-Italic")),
-    Family("Liberation Sans", "OFL-1.1", _styles("LiberationSans", _USUAL)),
-    Family("Liberation Sans Narrow", "GPL-2.0 with font exception", _styles("LiberationSansNarrow", "-Regular -Bold")),
-    Family("Liberation Serif", "OFL-1.1", _styles("LiberationSerif", _USUAL)),
-    Family("Liberation Mono", "OFL-1.1", _styles("LiberationMono", _USUAL)),
+    Family("Liberation Sans", _LIBERATION, _styles("LiberationSans", _USUAL)),
+    Family("Liberation Sans Narrow", _LIBERATION, _styles("LiberationSansNarrow", "-Regular -Bold")),
+    Family("Liberation Serif", _LIBERATION, _styles("LiberationSerif", _USUAL)),
+    Family("Liberation Mono", _LIBERATION, _styles("LiberationMono", _USUAL)),
     Family("Open Sans", "Apache-2.0", _styles("OpenSans", f"{_USUAL} -Semibold -Light")),
     Family("Noto Sans", "OFL-1.1", _styles("NotoSans", "-Regular -Bold")),
     Family("Noto Serif", "OFL-1.1", _styles("NotoSerif", "-Regular -Bold -Italic")),
     Family("Cabin", "OFL-1.1", _styles("Cabin", "-Regular -Bold -Italic")),
-    Family("Inconsolata", "OFL-1.1", ("Inconsolata",)),
-    Family("Hack", "MIT", _styles("Hack", "-Regular -Bold")),
+    Family("Inconsolata", "OFL-1.0 or OFL-1.1, by version", ("Inconsolata",)),
+    Family("Hack", "MIT and Bitstream-Vera", _styles("Hack", "-Regular -Bold")),
     Family("Linux Libertine", "OFL-1.1 or GPL-2.0", _styles("LinLibertine", "_R _RB _RI")),
     Family("Linux Biolinum", "OFL-1.1 or GPL-2.0", _styles("LinBiolinum", "_R _RB")),
     Family("FreeSans", "GPL-3.0 with font exception", ("FreeSans", "FreeSansBold")),

@@ -145,7 +145,7 @@ def is_held_out(word: str) -> bool:
     return hashlib.sha256(word.lower().encode()).digest()[0] % 16 == 7
 
 
-#: Held out by their hash, but seen in training as goods, labels, titles, places or in questions: neither side draws them.
+#: Held out by their hash, but seen in training as goods, labels, places or in questions: neither side draws them.
 _SEEN_ANYWAY = split_words("captain cheese coffee drill form host mouse part pass pilot right under")
 
 LISTED: tuple[str, ...] = tuple(dict.fromkeys(split_words(_LISTED)))

@@ -19,6 +19,9 @@ from zellige.data.sniff import HEAD_BYTES, IMAGE_SUFFIXES, sniff
 from zellige.data.sources.base import ReadError
 from zellige.data.uri import from_uri, to_uri
 
+#: The most that is read of one file: what an uncompressed image of the largest size allowed takes at 8 bytes a pixel,
+#: and some. Without it one long file, whatever it holds, could take the memory of the machine and so the run with it.
+LARGEST_BYTES = 2 << 30
 _HIDDEN = (b".", b"__MACOSX")
 
 
@@ -61,8 +64,13 @@ class FileSource:
         try:
             # Not blocking: a pipe that took the place of a file would be waited for without end.
             with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-                if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                status = os.fstat(file.fileno())
+                if not stat.S_ISREG(status.st_mode):
                     raise ReadError(ErrorKind.UNREADABLE, "not a regular file")
+                if status.st_size > LARGEST_BYTES:
+                    raise ReadError(
+                        ErrorKind.TOO_LARGE, f"{status.st_size:,} bytes are more than the limit of {LARGEST_BYTES:,}"
+                    )
                 return file.read()
         except OSError as error:
             raise ReadError(*_why(error)) from error

@@ -12,7 +12,6 @@ import asyncio
 import json
 import platform
 import shlex
-import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -62,12 +61,12 @@ def _line(found: Score) -> str:
     return f"{found.name:16} {found.samples:7} {figures}   {wanted} {'reached' if found.reached else 'MISSED'}"
 
 
-def report(identity: ModelIdentity, scores: Sequence[Score]) -> dict[str, Any]:
+def report(command: str, identity: ModelIdentity, scores: Sequence[Score]) -> dict[str, Any]:
     """The scores with all that they depend on."""
     return {
-        "command": f"python -m zellige.engine.demo.evaluate {shlex.join(sys.argv[1:])}".rstrip(),
+        "command": command,
         "model": {"name": identity.name, "fingerprint": identity.fingerprint, "dtype": identity.dtype},
-        "seeds": "held-out/<suite>/<number>, numbers from 0",
+        "seeds": "held-out/<suite>/<number>, numbers from 0 to samples - 1",
         "fonts": {side: sorted({face.family for face in find_faces(side == "unseen")}) for side in ("seen", "unseen")},
         "versions": {"python": platform.python_version()}
         | {name: version(name) for name in ("zellige", "torch", "numpy", "pillow", "tokenizers")},
@@ -86,7 +85,9 @@ def main() -> None:
     suites = [suite for suite in SUITES if not options.suite or suite.name in options.suite]
     identity, scores = asyncio.run(evaluate(EngineSpec(options.model), suites, options.samples))
     if options.out:
-        options.out.write_text(json.dumps(report(identity, scores), indent=2) + "\n", encoding="utf-8")
+        command = f"python -m zellige.engine.demo.evaluate --samples {options.samples}"
+        command += "".join(f" --suite {shlex.quote(suite.name)}" for suite in suites if options.suite)
+        options.out.write_text(json.dumps(report(command, identity, scores), indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -159,8 +159,8 @@ class Score:
         return self.character_errors <= self.target if self.by_character else self.right >= self.target
 
     def record(self) -> dict[str, Any]:
-        """The score as JSON holds it."""
-        return asdict(self) | {"reached": self.reached}
+        """The score as JSON holds it, with the first wrong answers."""
+        return asdict(replace(self, wrong=self.wrong[:10])) | {"reached": self.reached}
 
 
 def score(suite: Suite, cases: Sequence[Case], answers: Sequence[str]) -> Score:

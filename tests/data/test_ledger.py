@@ -299,10 +299,12 @@ def test_states_are_what_the_files_say(store, new_run, answer_all):
     assert run.finish("interrupted") == "interrupted"
     assert run.finish("failed", "the engine is gone") == "failed"
     assert seen.outcome()["error"] == "the engine is gone"
+    with run.lease():
+        assert seen.state() == "running"
     assert answer_all(run) == 2
-    assert seen.state() == "running"
+    assert seen.state() == "finished"  # all is there, whatever was last said and whoever still lives
     run.close()
-    assert seen.state() == "finished"  # all is there, whatever was last said
+    assert seen.state() == "finished"
 
 
 def test_finished_is_not_believed_while_shards_are_left(new_run):

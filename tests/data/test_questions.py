@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pyarrow as pa
@@ -54,12 +55,48 @@ def test_every_kind_of_file_gives_the_same_questions(tmp_path: Path, kind: str) 
         ("a.csv", "text\nWhat?\n", "has no column question"),
         ("a.csv", "", "has no column question"),
         ("a.parquet", "no parquet", "can be read"),
+        ("a.jsonl", "[" * 100_000, "line 1: not JSON"),
+        ("a.jsonl", '{"question": "\\ud800 a?"}', "line 1: .* no valid text"),
+        ("a.jsonl", '{"question": "a?", "question_id": "\\ud800"}', "line 1: .* no valid text"),
+        ("a.csv", "question\nIs it red, or blue?\n", "line 2: more cells than the heading"),
+        ("a.csv", 'question\nRed?\n"Blue?\nGreen?\n', "a.csv, line .*: not CSV"),
+        ("a.csv", "question\n" + "x" * 200_000, "a.csv, line .*: not CSV"),
     ],
 )
 def test_what_is_no_question_is_named(tmp_path: Path, name: str, text: str, says: str) -> None:
     (tmp_path / name).write_text(text)
     with pytest.raises(ValueError, match=says):
         questions_from_file(tmp_path / name)
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.csv"])
+def test_file_that_is_not_utf8_is_named(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes("question\nWas für eine Farbe?\n".encode("latin-1"))
+    with pytest.raises(ValueError, match=f"{name} is not UTF-8"):
+        questions_from_file(tmp_path / name)
+
+
+def test_damaged_parquet_is_named(tmp_path: Path) -> None:
+    path = written(tmp_path, "parquet")
+    path.write_bytes(path.read_bytes()[:4] + bytes(40) + path.read_bytes()[44:])
+    with pytest.raises(ValueError, match=r"questions\.parquet: not a Parquet file"):
+        questions_from_file(path)
+
+
+def test_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.jsonl")
+    with pytest.raises(ValueError, match="not a regular file"):
+        questions_from_file(tmp_path / "a.jsonl")
+
+
+def test_missing_file_is_the_error_of_the_system(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        questions_from_file(tmp_path / "a.parquet")
+
+
+def test_argument_that_is_not_utf8_is_no_question() -> None:
+    with pytest.raises(ValueError, match=r"question 1: .* no valid text"):
+        questions_from_texts([os.fsdecode(b"caf\xe9?")])
 
 
 def test_given_id_that_is_also_a_number_in_line_is_refused(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from zellige.data.decode import decode
 from zellige.data.globs import NameFilter
 from zellige.data.schema import Item
 from zellige.data.sources import ReadError, SourceError, open_source
+from zellige.data.sources.files import LARGEST_BYTES
 from zellige.data.uri import from_uri
 
 _FILE = io.BytesIO()
@@ -139,6 +140,17 @@ def test_a_file_that_goes_or_turns_into_something_else_fails_alone(tmp_path):
             source.read(item)
         kinds.append(caught.value.kind)
     assert kinds == ["not_found", "unreadable", "unreadable"]
+
+
+def test_a_file_too_long_to_hold_fails_alone(tmp_path):
+    make(tmp_path, "a.png", "b.png")
+    os.truncate(tmp_path / "b.png", LARGEST_BYTES + 1)  # a sparse file: it takes no room on the disk
+    source = open_source([tmp_path])
+    short, long = source.items()
+    assert source.read(short) == PNG
+    with pytest.raises(ReadError, match="more than the limit") as error:
+        source.read(long)
+    assert error.value.kind == "too_large"
 
 
 def test_a_named_pipe_is_a_failed_item(tmp_path):

@@ -73,6 +73,11 @@ def test_an_empty_request_is_refused(processor: Processor) -> None:
             processor.prepare(Request(messages))
 
 
+def test_text_that_is_no_unicode_is_refused(processor: Processor) -> None:
+    with pytest.raises(RequestRejected, match="no valid Unicode"):
+        processor.prepare(ask("half \ud800 a pair"))
+
+
 def test_an_empty_text_is_a_question_like_any_other(processor: Processor) -> None:
     assert processor.prepare(Request((Message("user", (TextPart(""),)),))).tokens
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -134,6 +135,11 @@ def test_json_is_one_object_on_stdout(fake: Any, draw: Draw, tmp_path: Path) -> 
         (["caption", "IMAGE", "--store", "STORE", "--log-file", "/no/such/folder/log"], "name another file"),
         (["caption", "--dry-run", "--resume", "x"], "leave --resume out"),
         (["runs", "list", "--store", "STORE"], "no folder"),
+        (["caption", "IMAGE", "--store", "STORE", "--limit", "9" * 30], "--limit 999"),
+        (["caption", "IMAGE", "--store", "STORE", "--shard-items", "9" * 30], "--shard-items 999"),
+        (["caption", "IMAGE", "--store", "STORE", "--prompt", "caf\udce9"], "no valid text"),
+        (["caption", "IMAGE", "--store", "STORE", "--tile", "1"], "smaller than one cell"),
+        (["caption", "IMAGE", "--dry-run", "--tile", "1"], "smaller than one cell"),
     ],
 )
 def test_wrong_use_is_exit_code_2_and_says_what_to_do(
@@ -193,6 +199,56 @@ def test_resuming_a_finished_run_does_nothing_and_is_exit_code_0(fake: Any, draw
     other = Told("caption", "--resume", run_id, "--store", store, "--prompt", "Other.")
     assert other.code == 2
     assert 'prompt: "Other." != "Describe the image."' in other.err
+
+
+@pytest.mark.parametrize("command", [["list"], ["show", "x"]])
+def test_runs_of_no_store_is_one_line_and_no_trace(zellige: Any, tmp_path: Path, command: list[str]) -> None:
+    done = zellige("runs", *command, "--store", tmp_path / "none")
+    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1)
+
+
+def test_store_that_is_a_file_is_told(fake: Any, draw: Draw, tmp_path: Path) -> None:
+    told = Told("caption", draw("a.png"), "--store", draw("b.png"), "--no-prefect")
+    assert told.code == 1
+    assert "a file is where a folder should be" in told.err
+
+
+def test_glob_that_prefect_cannot_store_is_told_before_its_server_starts(fake: Any, draw: Draw, tmp_path: Path) -> None:
+    told = Told("caption", draw("a.png"), "--store", tmp_path / "store", "--include", "caf\udce9*")
+    assert told.code == 2
+    assert "include" in told.err
+    assert "--no-prefect" in told.err
+    assert not (tmp_path / "store").exists()
+
+
+def test_reader_that_goes_away_ends_nothing(zellige: Any, draw: Draw, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    process = zellige.start("caption", draw("a.png"), "--store", store, "--no-prefect", "--json")
+    process.stdout.close()
+    process.stderr.close()
+    assert process.wait(timeout=60) == 0
+    assert json.loads(zellige("runs", "list", "--store", store, "--json").stdout)[0]["state"] == "finished"
+
+
+def test_output_is_told_in_any_encoding(zellige: Any, draw: Draw, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    run_id = zellige.json("caption", draw("a.png"), "--store", store, "--no-prefect", "--quiet")["run_id"]
+    done = zellige("runs", "show", run_id, "--store", store, PYTHONIOENCODING="ascii")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert run_id in done.stdout
+
+
+def test_warnings_of_libraries_go_to_the_log(
+    fake: Any, draw: Draw, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def warn(*_: Any) -> None:
+        warnings.warn("of some library", stacklevel=1)
+
+    monkeypatch.setattr("zellige.tasks.lease.log.info", warn)
+    log = tmp_path / "log"
+    told = Told("caption", draw("a.png"), "--store", tmp_path / "s", "--no-prefect", "--quiet", "--log-file", log)
+    assert (told.code, told.err) == (0, "")
+    assert "of some library" in log.read_text()
 
 
 def test_fault_of_our_own_is_exit_code_1_with_its_trace(

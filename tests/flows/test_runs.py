@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,9 @@ import pytest
 from PIL import Image
 
 from zellige.data.catalog import Catalog
-from zellige.data.ledger import RecipeDiffers, Store
+from zellige.data.ledger import RecipeDiffers, Store, StoreUnusable
 from zellige.flows.pipeline import RunFailedError, exit_code, run_job
+from zellige.tasks import lease
 from zellige.tasks.answer import FAILURES_UNTIL_DOWN
 from zellige.tasks.forecast import forecast
 from zellige.tasks.job import Job, WrongUseError
@@ -297,6 +299,19 @@ def test_engine_that_is_gone_stops_the_run_so_that_it_can_be_resumed(
     summary = failed.value.summary
     assert (summary["state"], summary["ok"], summary["failed"]) == ("failed", 0, 0)
     assert fake.opened[0].closed
+
+
+def test_store_that_goes_away_is_told_as_that(
+    fake: Any, draw: Draw, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(*_: Any) -> None:
+        shutil.rmtree(store)
+        commit(*_)
+
+    commit = lease.commit
+    monkeypatch.setattr(lease, "commit", gone)
+    with pytest.raises(StoreUnusable, match=str(store)):
+        caption(store, draw("a.png"))
 
 
 def test_dry_run_counts_and_writes_nothing(fake: Any, draw: Draw, store: Path) -> None:

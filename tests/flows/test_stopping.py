@@ -92,8 +92,9 @@ def test_second_interrupt_stops_at_once_and_leaves_a_run_to_resume(zellige: Any,
     while "again to stop at once" not in process.stderr.readline():
         pass
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=10)
-    assert process.returncode == 1
+    out, err = process.communicate(timeout=10)
+    told = json.loads(out)
+    assert (process.returncode, told["exit_code"], told["run_id"], told["state"]) == (1, 1, run_id, "interrupted")
     assert f"stopped at once; finish it with: zellige caption --resume {run_id} --store {store}" in err
     done = zellige.json("caption", "--resume", run_id, "--store", store, "--no-prefect")
     assert done["ok"] == ITEMS

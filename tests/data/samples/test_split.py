@@ -34,7 +34,7 @@ def seen_anyway() -> set[str]:
         *values.FIRST_NAMES, *values.LAST_NAMES, *values.COMPANY_ENDINGS, *values.STREETS, *values.ITEMS,
         *values.MONTHS, *values.COUNTRIES, *values.TERMS, *values.POSITIONS, *values.PAYMENTS,
         *fields.LABELS, *contents.KIND_NAMES.values(), *contents._FORM_TITLES, *contents._FAREWELLS,
-        *scenes.COLOURS, *scenes.SHAPES, *scenes.SIZES, *scenes.PLACES, "part of a document", "lines of text", "a notice",
+        *scenes.COLOURS, *scenes.SHAPES, *scenes.SIZES, *scenes.PLACES, "part of a document",
     ]  # fmt: skip
     for field in fields.FIELDS.values():
         texts += [*field.labels, *field.names]

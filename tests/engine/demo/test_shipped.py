@@ -66,14 +66,12 @@ def test_transformers_reads_it_whole_and_gives_the_same_logits() -> None:
         assert relative_l2(ours.logits(turns), theirs.logits(turns)) <= 1e-5
 
 
-@pytest.mark.parametrize("name", ["scenes", "documents"])
-def test_eleven_of_twelve_held_out_samples_are_right(name: str) -> None:
-    cases = held_out(name, 12)
-    said = ask_all(cases)
-    wrong = [
-        (case.question, case.answer, given) for case, given in zip(cases, said, strict=True) if case.answer != given
-    ]
-    assert len(wrong) <= 1, wrong
+@pytest.mark.parametrize(("name", "count", "least"), [("scenes", 12, 11), ("documents", 16, 14)])
+def test_held_out_samples_are_answered_right(name: str, count: int, least: int) -> None:
+    cases = held_out(name, count)
+    pairs = list(zip(cases, ask_all(cases), strict=True))
+    wrong = [(case.question, case.answer, given) for case, given in pairs if case.answer != given]
+    assert count - len(wrong) >= least, wrong
 
 
 def test_the_picture_decides_and_not_the_question() -> None:

@@ -111,6 +111,7 @@ def test_evaluation_prints_a_table_and_writes_all_that_the_scores_depend_on(
     assert [line.split()[0] for line in table] == ["suite", "scenes", "lines"]
     assert all("MISSED" in line for line in table[1:])
     written: dict[str, Any] = json.loads(out.read_text())
+    assert written["command"].endswith("evaluate --samples 3 --suite scenes --suite lines")
     assert written["model"]["fingerprint"] == "f" * 16
     assert [(s["name"], s["samples"], s["right"], s["reached"]) for s in written["suites"]] == [
         ("scenes", 3, 0.0, False),
