@@ -14,6 +14,8 @@ from zellige.tasks.answer import Outcome
 
 #: How a model says that what was asked is not on this view; such an answer loses against any other.
 ABSTENTIONS = frozenset({"not shown", "not in the image", "no text", "nothing"})
+#: Of a shorter answer's confidence, what a longer one that holds it needs to be taken for the whole of it.
+AS_SURE = 0.8
 
 
 @dataclass(frozen=True)
@@ -70,11 +72,25 @@ def confidence(outcome: Outcome) -> float | None:
 
 
 def _best_supported(outcomes: Sequence[Outcome], voters: Sequence[int]) -> int:
-    """The most confident voter among those of the answer with the largest sum; the earlier one on a tie."""
-    support: dict[str, float] = defaultdict(float)
+    """The most confident voter among those of the answer with the largest sum; the earlier one on a tie.
+
+    An answer with which another one begins or ends, given about as surely, is that one cut off by a tile's edge ("20"
+    of "2041"): it speaks for the longer answer and cannot win itself.
+    """
+    said: dict[str, list[float]] = defaultdict(list)
     for i in voters:
-        support[_same(_text(outcomes[i]))] += confidence(outcomes[i]) or 0.0
-    return max(voters, key=lambda i: (support[_same(_text(outcomes[i]))], confidence(outcomes[i]) or 0.0))
+        said[_same(_text(outcomes[i]))].append(confidence(outcomes[i]) or 0.0)
+
+    def cut_off(text: str, other: str) -> bool:
+        part = len(text) < len(other) and (other.startswith(text) or other.endswith(text))
+        return part and max(said[other]) >= AS_SURE * max(said[text])
+
+    support = {text: sum(sure) for text, sure in said.items() if not any(cut_off(text, other) for other in said)}
+    for text in said.keys() - support.keys():
+        for longer in support:
+            support[longer] += sum(said[text]) if cut_off(text, longer) else 0.0
+    candidates = [i for i in voters if _same(_text(outcomes[i])) in support]
+    return max(candidates, key=lambda i: (support[_same(_text(outcomes[i]))], confidence(outcomes[i]) or 0.0))
 
 
 def _merged(tiles: Sequence[Tile], outcomes: Sequence[Outcome], chosen: int, failed: int | None) -> Merged:

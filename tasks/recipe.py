@@ -15,7 +15,7 @@ from zellige.engine.api import ModelIdentity, RequestRejected, Sampling, VisionB
 from zellige.tasks.job import DEFAULT_MAX_TOKENS, DEFAULT_PROMPT, Job, WrongUseError
 
 #: Part of a recipe's ``preprocessing``: raised whenever tiling, validating, second tries or merging change an answer.
-ANSWER_RULES = 1
+ANSWER_RULES = 2
 
 
 def sampling_of(job: Job) -> Sampling:

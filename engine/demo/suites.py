@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -97,10 +98,25 @@ def _absent(kit: Kit) -> Case:
 
 
 def _line(kit: Kit) -> Case:
-    width, height = kit.rng.randint(256, MOST_SIDE), kit.rng.randint(32, LEAST_SIDE)
-    shrink = _shrink(width, height)
-    document = draw_line(kit, width, height, text_px=(round(11 * shrink + 0.49), round(30 * shrink)))
-    return Case(document.pixels, READ.usual, document.text or "")
+    while True:
+        width, height = kit.rng.randint(256, MOST_SIDE), kit.rng.randint(32, LEAST_SIDE)
+        shrink = _shrink(width, height)
+        document = draw_line(kit, width, height, text_px=(round(11 * shrink + 0.49), round(30 * shrink)))
+        text = document.text or ""
+        if not in_doubt(text):
+            return Case(document.pixels, READ.usual, text)
+
+
+def in_doubt(text: str) -> bool:
+    """Whether no reader could be sure of a line: some characters have the same shape in many faces.
+
+    I and l are one stroke, and in a random mixture of cases nothing tells which is meant; a lone letter or digit whose
+    shape comes in two sizes (o, O, 0) has nothing beside it that its size could be judged by.
+    """
+    if text in tuple("cCoO0sSvVwWxXzZIl1"):
+        return True
+    mixed = [piece for piece in re.findall("[A-Za-z0-9]+", text) if not (piece.isupper() or piece[1:].islower())]
+    return any(re.search("[a-z]", piece) and re.search("[A-Z]", piece) and re.search("[Il]", piece) for piece in mixed)
 
 
 def _case(document: Document, question: Question) -> Case:

@@ -79,6 +79,17 @@ def test_equal_answers_add_their_confidence() -> None:
     assert merge_answers(TILES, [said("42", 0.8), said("Acme  Ltd", 0.5), said("acme ltd.", 0.6)]).answer == "acme ltd."
 
 
+def test_an_answer_cut_off_by_a_tiles_edge_speaks_for_the_whole_one() -> None:
+    assert merge_answers(TILES, [said("20", 0.95), said("2041", 0.9), said("20", 0.95)]).answer == "2041"
+    assert (
+        merge_answers(TILES, [said("Rivers", 0.9), said("Olga Rivers", 0.8), said("7", 0.99)]).answer == "Olga Rivers"
+    )
+
+
+def test_a_longer_answer_that_is_a_guess_does_not_swallow_a_sure_one() -> None:
+    assert merge_answers(TILES, [said("2041 north", 0.3), said("2041", 0.95), said("not shown")]).answer == "2041"
+
+
 def test_answer_without_confidence_wins_against_abstention_only() -> None:
     assert merge_answers(TILES, [said("not shown"), said("42", None), said("not shown")]).answer == "42"
     assert merge_answers(TILES, [said("not shown"), said("42", None), said("43", 0.1)]).answer == "43"

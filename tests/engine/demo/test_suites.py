@@ -15,7 +15,7 @@ from zellige.data.samples.fonts import find_faces
 from zellige.engine.api import Answer, ModelIdentity, Request, TextPart, Usage
 from zellige.engine.demo import evaluate
 from zellige.engine.demo.architecture import BUDGET
-from zellige.engine.demo.suites import SUITES, Case, Suite, edits, score
+from zellige.engine.demo.suites import SUITES, Case, Suite, edits, in_doubt, score
 
 BY_NAME = {suite.name: suite for suite in SUITES}
 
@@ -83,6 +83,18 @@ def test_sizes_reach_from_96_to_640_pixels_in_both_directions() -> None:
     assert sizes.max() <= 640
     assert (sizes.min(0) < 130).all()
     assert (sizes.max(0) > 600).all()
+
+
+@pytest.mark.parametrize("text", ["O", "l", "x", "iPevQIlS lSR6", "we GetUJinLl", "3Ib x"])
+def test_lines_that_nobody_could_read_for_sure_are_told(text: str) -> None:
+    assert in_doubt(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["Ink", "INK", "lesson Ill", "g", "Qu4 kX", "INV-0140", "oudail@polar12.io", "RE4I", ""]
+)
+def test_other_lines_are_asked_however_hard(text: str) -> None:
+    assert not in_doubt(text)
 
 
 def test_suites_ask_what_their_names_say() -> None:
