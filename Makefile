@@ -24,6 +24,8 @@ format: .venv/.dev
 	.venv/bin/ruff format
 
 .venv/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed; make PYTHON=python3.12 names another" if sys.version_info < (3, 11) else 0)'
+	@echo "installing into .venv, which takes some minutes"
 	$(PYTHON) -m venv .venv
 
 .venv/.demo: pyproject.toml setup.py constraints.txt | .venv/bin/python

@@ -103,6 +103,12 @@ class Demo:
         for score in (captions, answers, found):
             print(f"{score.what:18} {score.right} of {score.asked} right")
         print(f"{'broken files':18} {told} of {len(self.drawn.broken)} told by kind")
+        if not (captions.passes(ENOUGH_CAPTIONS) and answers.passes(ENOUGH_ANSWERS)):
+            print(
+                f"{'':18} at least {ENOUGH_CAPTIONS:.0%} of captions and {ENOUGH_ANSWERS:.0%} of answers are expected"
+            )
+        if not found.passes(ENOUGH_OF_THE_POSTER):
+            print(f"{'':18} at least {ENOUGH_OF_THE_POSTER:.0%} of the poster's answers are expected")
         print(f"{'1554 x 1078 scene':18} {'right whole and in tiles' if both and tiled else 'WRONG'}")
         passed = captions.passes(ENOUGH_CAPTIONS) and answers.passes(ENOUGH_ANSWERS)
         return passed and found.passes(ENOUGH_OF_THE_POSTER) and both and tiled and told == len(self.drawn.broken)
@@ -112,7 +118,7 @@ def main() -> int:
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path("demo")
     begin = time.perf_counter()
     demo = Demo(folder)
-    print(f"drew {demo.drawn.files} files into {demo.images}\n")
+    print(f"drew {demo.drawn.files} files into {demo.images}, {len(demo.drawn.broken)} of them broken on purpose\n")
     passed = demo.check()
     print()
     runs = Catalog(demo.store).runs()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +12,8 @@ from PIL import Image
 from zellige.data.samples import SceneObject, draw_document, draw_poster, draw_scene, held_out_kit, scene_from
 from zellige.data.samples.contents import Kind
 from zellige.data.samples.fields import ABSENT, Fact
+from zellige.data.samples.fonts import package_faces
+from zellige.data.samples.kit import Kit
 from zellige.data.samples.questions import NOT_SHOWN
 
 #: Questions asked of every document, by the field each is about.
@@ -63,16 +65,20 @@ def draw_demo_set(folder: Path) -> DemoSet:
         (folder / name).mkdir(parents=True, exist_ok=True)
     captions = dict(_scenes(folder))
     answers = dict(_documents(folder))
-    poster = draw_poster(held_out_kit("demo/poster"), 2400, 1600, POSTER_FACTS, text_px=(24, 44))
+    poster = draw_poster(_kit("poster"), 2400, 1600, POSTER_FACTS, text_px=(24, 44))
     Image.fromarray(poster.pixels).save(folder / "poster/poster.png")
     asked = {f"What is the {fact.names[0]}?": fact.value for fact in poster.facts}
     return DemoSet(captions, answers, asked, dict(_broken(folder)))
 
 
+def _kit(name: str) -> Kit:
+    return replace(held_out_kit(f"demo/{name}"), faces=package_faces())
+
+
 def _scenes(folder: Path) -> Iterator[tuple[str, str]]:
     for number, (width, height) in enumerate(_SCENE_SIZES):
         name = f"scenes/scene-{number:02d}.{('png', 'jpg', 'webp', 'bmp', 'tiff', 'gif')[number % 6]}"
-        scene = draw_scene(held_out_kit(f"demo/scene-{number}"), width, height)
+        scene = draw_scene(_kit(f"scene-{number}"), width, height)
         # A palette of 256 colours would speckle a gradient: the GIF is of plain colours.
         image = Image.fromarray(scene.pixels)
         image = image.quantize(64, dither=Image.Dither.NONE) if name.endswith("gif") else image
@@ -105,9 +111,7 @@ def _documents(folder: Path) -> Iterator[tuple[str, dict[str, str]]]:
     kinds: tuple[Kind, ...] = ("invoice", "invoice", "receipt", "form")
     for number, (width, height) in enumerate(_DOCUMENT_SIZES):
         name = f"documents/{kinds[number % 4]}-{number:02d}.png"
-        page = draw_document(
-            held_out_kit(f"demo/document-{number}"), width, height, kind=kinds[number % 4], text_px=(13, 20)
-        )
+        page = draw_document(_kit(f"document-{number}"), width, height, kind=kinds[number % 4], text_px=(13, 20))
         Image.fromarray(page.pixels).save(folder / name)
         yield name, _right_answers(page.facts)
 
