@@ -18,7 +18,7 @@ from zellige.data.samples.demo_set import DOCUMENT_QUESTIONS, LARGE_SCENE, DemoS
 from zellige.data.uri import from_uri
 from zellige.flows.pipeline import run_job
 from zellige.flows.show import table
-from zellige.tasks.job import Job
+from zellige.tasks.job import Flow, Job
 
 #: The model that ships is small; these are the shares of right answers below which something is broken.
 ENOUGH_CAPTIONS, ENOUGH_ANSWERS, ENOUGH_OF_THE_POSTER = 0.9, 0.9, 0.8
@@ -26,21 +26,27 @@ ENOUGH_CAPTIONS, ENOUGH_ANSWERS, ENOUGH_OF_THE_POSTER = 0.9, 0.9, 0.8
 
 @dataclass
 class Score:
-    """How many answers of one kind are right, and those that are not."""
+    """How many answers of one kind are right, of which a share of ``enough`` must be."""
 
     what: str
+    enough: float
     right: int = 0
     asked: int = 0
 
-    def count(self, name: str, question: str, want: str, got: str | None) -> None:
+    def count(self, name: str, question: str, want: str, got: object) -> None:
         self.asked += 1
         if got == want:
             self.right += 1
         else:
             print(f"  {name}: {question}\n    expected {want}\n    got      {got}")
 
-    def passes(self, share: float) -> bool:
-        return self.asked > 0 and self.right >= share * self.asked
+    @property
+    def passes(self) -> bool:
+        return self.asked > 0 and self.right >= self.enough * self.asked
+
+    def line(self) -> str:
+        short = "" if self.passes else f", at least {self.enough:.0%} are expected"
+        return f"{self.what:18} {self.right} of {self.asked} right{short}"
 
 
 class Demo:
@@ -52,10 +58,10 @@ class Demo:
             shutil.rmtree(old, ignore_errors=True)
         self.drawn: DemoSet = draw_demo_set(self.images)
 
-    def run(self, task: str, name: str, questions: tuple[str, ...] = (), tile: str | None = None) -> str:
+    def run(self, task: Flow, name: str, questions: tuple[str, ...] = (), tile: str | None = None) -> str:
         """One run over a part of the images; its id."""
         job = Job(
-            task="ask" if task == "ask" else "caption",
+            task=task,
             store=str(self.store),
             inputs=(str(self.images / name),),
             questions=questions,
@@ -86,32 +92,27 @@ class Demo:
         poster = self.rows(self.run("ask", "poster", tuple(self.drawn.poster)))
         print()
 
-        captions, answers, found = Score("captions"), Score("document answers"), Score("poster answers")
+        captions = Score("captions", ENOUGH_CAPTIONS)
+        answers = Score("document answers", ENOUGH_ANSWERS)
+        found = Score("poster answers", ENOUGH_OF_THE_POSTER)
         by_name = {name: row for (name, _), row in scenes.items()}
         for name, caption in self.drawn.captions.items():
-            captions.count(name, "caption", caption, by_name[name]["answer"])  # type: ignore[arg-type]
+            captions.count(name, "caption", caption, by_name[name]["answer"])
         for name, wanted in self.drawn.answers.items():
             for question, answer in wanted.items():
-                answers.count(name, question, answer, documents[name, question]["answer"])  # type: ignore[arg-type]
+                answers.count(name, question, answer, documents[name, question]["answer"])
         for question, answer in self.drawn.poster.items():
-            found.count("poster", question, answer, poster["poster/poster.png", question]["answer"])  # type: ignore[arg-type]
+            found.count("poster", question, answer, poster["poster/poster.png", question]["answer"])
         told = sum(by_name[name]["error_kind"] == kind for name, kind in self.drawn.broken.items())
         (large,) = whole.values()
         both = large["answer"] == by_name[LARGE_SCENE]["answer"] == self.drawn.captions[LARGE_SCENE]
         tiled = bool(by_name[LARGE_SCENE]["tiles"]) and not large["tiles"]
 
-        for score in (captions, answers, found):
-            print(f"{score.what:18} {score.right} of {score.asked} right")
+        scores = (captions, answers, found)
+        print("\n".join(score.line() for score in scores))
         print(f"{'broken files':18} {told} of {len(self.drawn.broken)} told by kind")
-        if not (captions.passes(ENOUGH_CAPTIONS) and answers.passes(ENOUGH_ANSWERS)):
-            print(
-                f"{'':18} at least {ENOUGH_CAPTIONS:.0%} of captions and {ENOUGH_ANSWERS:.0%} of answers are expected"
-            )
-        if not found.passes(ENOUGH_OF_THE_POSTER):
-            print(f"{'':18} at least {ENOUGH_OF_THE_POSTER:.0%} of the poster's answers are expected")
         print(f"{'1554 x 1078 scene':18} {'right whole and in tiles' if both and tiled else 'WRONG'}")
-        passed = captions.passes(ENOUGH_CAPTIONS) and answers.passes(ENOUGH_ANSWERS)
-        return passed and found.passes(ENOUGH_OF_THE_POSTER) and both and tiled and told == len(self.drawn.broken)
+        return all(score.passes for score in scores) and both and tiled and told == len(self.drawn.broken)
 
 
 def main() -> int:
