@@ -183,7 +183,7 @@ class Catalog:
         """The complete parts of the runs, as globs: one a run where all of its parts are good, else one a part."""
         globs = []
         for run in map(self._store.open_run, run_ids):
-            done, all_parts = sorted(run.done_shards()), run.path / "parts"
+            done, all_parts = sorted(run.whole_shards()), run.path / "parts"
             if len(done) == sum(1 for _ in all_parts.glob("shard-*.parquet")):
                 globs += [_escaped(all_parts) + "/shard-*.parquet"] if done else []
             else:

@@ -17,8 +17,12 @@ before a pixel is decoded.
 | an I or F of one value out of range | grey 128: neither end can be told                                              |
 | ICC profile                        | transformed to sRGB; unusable or of another colour model: ignored, warning     |
 | EXIF or XMP orientation 1 to 8     | turned upright, once; damaged EXIF: pixels kept as they are, warning           |
-| animation, several pages           | frame 0 (page 1); ``frames`` counts them                                       |
+| animation                          | frame 0; ``frames`` counts them                                                |
+| TIFF of several pages              | the page that is asked for, else page 1; thumbnails, overviews, masks: no pages |
+| PDF                                | the page, drawn over white at 150 dots an inch (``data/pdf.py``)                |
 | MPO                                | its first image                                                                |
+| HEIC                               | its primary image, turned upright by libheif; 10 and 12 bits scaled to 8        |
+| JPEG in TIFF                       | each strip or tile is checked first: libtiff would show grey for what is lost  |
 
 No setting of Pillow is read or changed for the budget: images are opened by their plugin's own class, because
 ``Image.open`` compares sizes with a limit that the whole process shares.
@@ -28,11 +32,9 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import (
     AvifImagePlugin,
     BmpImagePlugin,
@@ -48,13 +50,19 @@ from PIL import (
 )
 from PIL.ImageFile import ImageFile
 
+from zellige.data import heif, pdf
+from zellige.data.decoded import DEFAULT_LIMITS, Decoded, DecodeError, DecodeLimits, Probed, first_of, no_page
 from zellige.data.orientation import UPRIGHT, orientation
+from zellige.data.pages import DOCUMENTS, first_directory_at, tiff_pages
 from zellige.data.pixels import to_rgb
 from zellige.data.schema import ErrorKind
 from zellige.data.sniff import HEAD_BYTES, ends_early, sniff
+from zellige.data.tiff_jpeg import check_jpeg_strips
+
+__all__ = ["DECODE_RULES", "DecodeError", "DecodeLimits", "Decoded", "Probed", "decode", "probe"]
 
 #: Part of a recipe's ``preprocessing``: raised whenever the table above changes what a pixel becomes.
-DECODE_RULES = 1
+DECODE_RULES = 2
 
 _OPEN: dict[str, Callable[[BinaryIO, str], ImageFile]] = {
     "image/jpeg": JpegImagePlugin.jpeg_factory,
@@ -68,70 +76,35 @@ _OPEN: dict[str, Callable[[BinaryIO, str], ImageFile]] = {
     "image/x-portable-anymap": PpmImagePlugin.PpmImageFile,
     "image/x-icon": IcoImagePlugin.IcoImageFile,
 }
+#: Images that are known for what they are and that nothing here decodes.
+_NAMES = {
+    "image/jxl": "JPEG XL (image/jxl)",
+    "image/svg+xml": "SVG drawings (image/svg+xml)",
+    "image/vnd.adobe.photoshop": "Photoshop files (image/vnd.adobe.photoshop)",
+}
 
 
-class DecodeError(Exception):
-    """An image that cannot be used: ``kind`` for the row, and a message that says what was found."""
-
-    def __init__(self, kind: ErrorKind, message: str) -> None:
-        super().__init__(message)
-        self.kind = kind
-        self.message = message
-
-
-@dataclass(frozen=True)
-class DecodeLimits:
-    """``max_pixels``: width x height by the header, checked before a pixel is decoded."""
-
-    max_pixels: int = 200_000_000
-
-
-_DEFAULT_LIMITS = DecodeLimits()
-
-
-@dataclass(frozen=True, eq=False)
-class Decoded:
-    """``pixels`` is upright 8-bit RGB (H, W, 3), contiguous and writable; ``warning`` says what was lost on the way."""
-
-    pixels: NDArray[np.uint8]
-    width: int
-    height: int
-    frames: int
-    format: str
-    warning: str | None = None
-
-
-@dataclass(frozen=True)
-class Probed:
-    """What the header says: pixels of the upright image, and the media type."""
-
-    width: int
-    height: int
-    format: str
-
-
-def probe(source: bytes | BinaryIO, limits: DecodeLimits = _DEFAULT_LIMITS) -> Probed:
+def probe(source: bytes | BinaryIO, limits: DecodeLimits = DEFAULT_LIMITS, page: int | None = None) -> Probed:
     """Read the header only; raises DecodeError as ``decode`` would for what a header can tell."""
     file = io.BytesIO(source) if isinstance(source, bytes) else source
     kind = _kind(file.read(HEAD_BYTES))
     try:
-        image = _open(file, kind, limits)
+        return _probe(file, kind, limits, page)
     except DecodeError:
         raise
     except Exception as error:
         file.seek(0)
         raise _fault(error, file.read(), kind) from error
-    width, height = image.size
-    if kind != "image/tiff" and orientation(image.info)[0] >= 5:
-        width, height = height, width
-    return Probed(width, height, kind)
 
 
-def decode(data: bytes, limits: DecodeLimits = _DEFAULT_LIMITS) -> Decoded:
-    """Bytes to pixels by the table above; raises DecodeError and nothing else. Safe to call from many threads."""
+def decode(data: bytes, limits: DecodeLimits = DEFAULT_LIMITS, page: int | None = None) -> Decoded:
+    """Bytes to pixels by the table above; raises DecodeError and nothing else. Safe to call from many threads.
+
+    ``page`` counts from 1 and is of a PDF or a TIFF; None is the first one, or an image that has no pages.
+    """
     kind = _kind(data[:HEAD_BYTES])
     try:
-        return _decode(data, kind, limits)
+        return _decode(data, kind, limits, page)
     except DecodeError:
         raise
     except MemoryError as error:
@@ -140,9 +113,36 @@ def decode(data: bytes, limits: DecodeLimits = _DEFAULT_LIMITS) -> Decoded:
         raise _fault(error, data, kind) from error
 
 
-def _decode(data: bytes, kind: str, limits: DecodeLimits) -> Decoded:
-    image = _open(io.BytesIO(data), kind, limits)
+def _probe(file: BinaryIO, kind: str, limits: DecodeLimits, page: int | None) -> Probed:
+    _check_page(kind, page)
+    if kind == pdf.KIND:
+        return pdf.probe_page(file, page or 1, limits)
+    if kind == heif.KIND:
+        file.seek(0)
+        return heif.probe_heif(file.read(), limits)
+    if kind == "image/tiff":
+        file, _, _ = _tiff_page(file, page)
+    image = _open(file, kind, limits)
+    width, height = image.size
+    if kind != "image/tiff" and orientation(image.info)[0] >= 5:
+        width, height = height, width
+    return Probed(width, height, kind)
+
+
+def _decode(data: bytes, kind: str, limits: DecodeLimits, page: int | None) -> Decoded:
+    _check_page(kind, page)
+    if kind == pdf.KIND:
+        return pdf.render_page(data, page, limits)
+    if kind == heif.KIND:
+        return heif.decode_heif(data, limits)
+    file: BinaryIO = io.BytesIO(data)
+    frames, pages_warning = 1, None
+    if kind == "image/tiff":
+        file, frames, pages_warning = _tiff_page(file, page)
+    image = _open(file, kind, limits)
     raw_mode = _raw_mode(image)
+    if isinstance(image, TiffImagePlugin.TiffImageFile):
+        check_jpeg_strips(image, data)
     image.load()
     # A TIFF's orientation is applied by its plugin while loading.
     turn, exif_warning = (1, None) if kind == "image/tiff" else orientation(image.info)
@@ -150,11 +150,32 @@ def _decode(data: bytes, kind: str, limits: DecodeLimits) -> Decoded:
     if turn != 1:
         rgb = rgb.transpose(UPRIGHT[turn])
     pixels = np.array(rgb)
-    frames, frames_warning = _frames(image)
+    if kind != "image/tiff":
+        frames, pages_warning = _frames(image)
     # Of the other kinds, some end in bytes of their own (motion photos) and the rest fail when they are cut.
-    early = "the file lacks its end, all pixels are there" if kind == "image/png" and ends_early(data, kind) else None
-    notes = [note for note in (exif_warning, colour_warning, frames_warning, early) if note]
+    early = kind in ("image/png", "image/gif") and ends_early(data, kind)
+    cut = "the file lacks its end, all pixels are there" if early else None
+    notes = [note for note in (exif_warning, colour_warning, pages_warning, cut) if note]
     return Decoded(pixels, rgb.width, rgb.height, frames, kind, "; ".join(notes) or None)
+
+
+def _check_page(kind: str, page: int | None) -> None:
+    """A document may have been replaced by an image since its pages were listed."""
+    if page is not None and page > 1 and kind not in DOCUMENTS:
+        raise no_page(page, 1)
+
+
+def _tiff_page(file: BinaryIO, page: int | None) -> tuple[BinaryIO, int, str | None]:
+    """(a file that begins with the page, how many there are, warning); its own chain of pages is not walked again."""
+    offsets, missing = tiff_pages(file)
+    number = page or 1
+    if number > max(1, len(offsets)) or (missing and not offsets):
+        raise missing or no_page(number, len(offsets))
+    if offsets:
+        file = first_directory_at(file, offsets[number - 1])
+    notes = [first_of(len(offsets))] if page is None and len(offsets) > 1 else []
+    notes += [f"later pages cannot be reached: {missing.message}"] if missing and page is None else []
+    return file, len(offsets), "; ".join(notes) or None
 
 
 def _kind(head: bytes) -> str:
@@ -164,8 +185,11 @@ def _kind(head: bytes) -> str:
     kind = sniff(head)
     if kind is None:
         raise DecodeError(ErrorKind.UNREADABLE, f"not an image of any known kind (begins with {head[:8].hex(' ')})")
-    if kind not in _OPEN:
-        what = f"{kind} cannot be read" if kind.startswith("image/") else f"not an image: {kind}"
+    if kind not in _OPEN and kind not in (pdf.KIND, heif.KIND):
+        if kind.startswith("image/"):
+            what = f"{_NAMES.get(kind, kind)} cannot be read: no decoder for them is built in; save it as PNG or JPEG"
+        else:
+            what = f"not an image: {kind}"
         raise DecodeError(ErrorKind.UNSUPPORTED_FORMAT, what)
     return kind
 
@@ -177,11 +201,7 @@ def _open(file: BinaryIO, kind: str, limits: DecodeLimits) -> ImageFile:
         image = _OPEN[kind](file, "")
     except Image.DecompressionBombError as error:  # some plugins ask Pillow's shared limit by themselves
         raise DecodeError(ErrorKind.TOO_LARGE, str(error)) from error
-    width, height = image.size
-    if width * height > limits.max_pixels:
-        raise DecodeError(
-            ErrorKind.TOO_LARGE, f"{width} x {height} pixels are more than the limit of {limits.max_pixels:,} pixels"
-        )
+    limits.check(*image.size)
     return image
 
 
@@ -204,7 +224,7 @@ def _fault(error: Exception, data: bytes, kind: str) -> DecodeError:
     said = _said(error)
     if isinstance(error, Image.DecompressionBombError):
         return DecodeError(ErrorKind.TOO_LARGE, said)
-    if "truncated" in said.lower() or ends_early(data, kind):
+    if "truncated" in said.lower() or "end of file" in said.lower() or ends_early(data, kind):
         return DecodeError(ErrorKind.TRUNCATED, f"{kind} cut short: {said}")
     return DecodeError(ErrorKind.UNREADABLE, f"damaged {kind}: {said}")
 

@@ -2,6 +2,7 @@
 
 ``*`` and ``?`` stay within one folder name, ``**`` crosses folders, ``[abc]`` and ``[!abc]`` are one character. A glob
 without a slash is for the name in any folder; one with a slash is for the path below the folder that was named.
+A question's ``uri`` is a glob too, for the end of an item's whole address.
 """
 
 from __future__ import annotations
@@ -9,12 +10,24 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 
 _TOKENS = re.compile(rb"\*\*/|\*\*|\*|\?|\[!?\]?[^\]]*\]|.", re.DOTALL)
 _SIMPLE = {b"**/": rb"(?:.*/)?", b"**": rb".*", b"*": rb"[^/]*", b"?": rb"[^/]"}
 
 
 def _regex(glob: str) -> re.Pattern[bytes]:
+    anywhere = b"" if "/" in glob else rb"(?:.*/)?"
+    return re.compile(anywhere + _body(glob.removeprefix("./")), re.DOTALL)
+
+
+@lru_cache(maxsize=100_000)  # a file of questions may hold one glob an image
+def tail_regex(glob: str) -> re.Pattern[bytes]:
+    """For whole addresses: the glob matches from any folder on, or from the first letter of the address."""
+    return re.compile(rb"(?:.*/)?" + _body(glob), re.DOTALL)
+
+
+def _body(glob: str) -> bytes:
     def translated(token: bytes) -> bytes:
         if token in _SIMPLE:
             return _SIMPLE[token]
@@ -23,9 +36,7 @@ def _regex(glob: str) -> re.Pattern[bytes]:
             return b"[^/" + inside[1:] + b"]" if inside.startswith(b"!") else b"[" + inside.replace(b"^", b"\\^") + b"]"
         return re.escape(token)
 
-    anywhere = b"" if "/" in glob else rb"(?:.*/)?"
-    body = b"".join(translated(token) for token in _TOKENS.findall(os.fsencode(glob.removeprefix("./"))))
-    return re.compile(anywhere + body, re.DOTALL)
+    return b"".join(translated(token) for token in _TOKENS.findall(os.fsencode(glob)))
 
 
 class NameFilter:

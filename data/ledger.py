@@ -10,6 +10,7 @@ STORE/runs/<run_id>/recipe.json    what was asked, of which model, over which in
 from __future__ import annotations
 
 import difflib
+import errno
 import json
 import os
 import re
@@ -20,8 +21,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from zellige.data.files import LedgerError, StoreUnusable, read_json, usable, write_json
+from zellige.data.migrations import migrated
 from zellige.data.run import Lease, Progress, Run, RunState, Shard
 from zellige.data.schema import SCHEMA_VERSION, Item, Recipe
+from zellige.data.workers import Roster
 
 __all__ = [
     "Lease",
@@ -82,6 +85,8 @@ class Store:
         inputs: Sequence[str],
         include: Sequence[str] = (),
         exclude: Sequence[str] = (),
+        column: str | None = None,
+        keep: Sequence[str] = (),
         limit: int | None = None,
         run_id: str | None = None,
     ) -> Run:
@@ -112,6 +117,8 @@ class Store:
                 "inputs": list(inputs),
                 "include": list(include),
                 "exclude": list(exclude),
+                "column": column,
+                "keep": list(keep),
                 "limit": limit,
                 "recipe_fingerprint": recipe.fingerprint,
                 "recipe": json.loads(recipe.to_json()),
@@ -135,14 +142,36 @@ class Store:
         about = read_json(self._runs / run_id / "recipe.json") if _RUN_ID.fullmatch(run_id) else None
         if about is None:
             raise UnknownRun(self._unknown(run_id))
-        if about.get("schema_version") != SCHEMA_VERSION:
-            raise StoreUnusable(
-                f"run {run_id} has schema version {about.get('schema_version')}, this zellige reads {SCHEMA_VERSION}"
-            )
-        run = Run(self._runs / run_id, about)
+        run = Run(self._runs / run_id, migrated(about))
         if recipe is not None and recipe.fingerprint != run.recipe.fingerprint:
             raise RecipeDiffers(run_id, recipe.differences(run.recipe))
         return run
+
+    def check_writable(self) -> None:
+        """Raise StoreUnusable where runs cannot be written; writes nothing itself."""
+        with usable(self._runs, "write to"):
+            there = next(p for p in (self._runs, *self._runs.parents) if os.path.lexists(p))
+            if not there.is_dir():
+                raise NotADirectoryError(errno.ENOTDIR, f"{there} is no folder")
+            if not os.access(there, os.W_OK | os.X_OK):
+                raise PermissionError(errno.EACCES, f"{there} may not be written")
+
+    def delete_run(self, run_id: str) -> None:
+        """Remove a run and all of its files at once; raises UnknownRun, and LedgerError while a worker of it lives.
+
+        A run that cannot be read is removed too.
+        """
+        folder = self._runs / run_id
+        if not _RUN_ID.fullmatch(run_id) or not (folder / "recipe.json").exists():
+            raise UnknownRun(self._unknown(run_id))
+        living = [worker for worker, alive in Roster(folder / "leases").workers() if alive]
+        if living:
+            at = ", ".join(f"process {w.pid} on {w.host.partition('/')[0]}" for w in living)
+            raise LedgerError(f"run {run_id} is being worked on by {at}; stop it first, then delete the run")
+        aside = self._runs / f".{run_id}.{secrets.token_hex(4)}.deleted"
+        with usable(folder, "delete"):
+            folder.rename(aside)
+            shutil.rmtree(aside)
 
     def run_ids(self) -> list[str]:
         """The names of all runs, sorted: those that were not chosen begin with their time."""

@@ -5,28 +5,30 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from zellige.data.files import remove_leftovers, usable, write_whole
+from zellige.data.files import StoreUnusable, remove_leftovers, usable, write_whole
 from zellige.data.schema import AnswerRow, to_table
 
 _NAME = re.compile(r"shard-(\d{5,})\.parquet")
 _COUNTS = b"zellige.status_counts"
+_RETRIES = b"zellige.retries"
 
 
 @dataclass(frozen=True)
 class PartInfo:
-    """What a part's footer says: rows, and how many of each status."""
+    """What a part's footer says: rows, how many of each status, and how many of the run's retries it has seen to."""
 
     rows: int
     ok: int
     failed: int
     skipped: int
+    retries: int = 0
 
 
 class PartFolder:
@@ -40,11 +42,18 @@ class PartFolder:
     def path(self, index: int) -> Path:
         return self._folder / f"shard-{index:05d}.parquet"
 
-    def write(self, index: int, rows: Sequence[AnswerRow]) -> None:
-        """Put the part of shard ``index`` in place at once; the checksums of its pages let a reader notice damage."""
-        counts = {s: sum(r.status == s for r in rows) for s in ("ok", "failed", "skipped")}
+    def write(self, index: int, rows: Sequence[AnswerRow], retries: int = 0, kept: Sequence[str] | None = None) -> None:
+        """Put the part of shard ``index`` in place at once; the checksums of its pages let a reader notice damage.
+
+        With ``kept``, the ids of all of the shard's rows in order, those not in ``rows`` stay as the part has them.
+        """
         table = to_table(rows)
-        table = table.replace_schema_metadata({**table.schema.metadata, _COUNTS: json.dumps(counts)})
+        if kept is not None:
+            table = self._among_kept(index, table, kept)
+        statuses = table["status"].to_pylist()
+        counts = {s: statuses.count(s) for s in ("ok", "failed", "skipped")}
+        about = {_COUNTS: json.dumps(counts), _RETRIES: str(retries)}
+        table = table.replace_schema_metadata({**(table.schema.metadata or {}), **about})
 
         write_whole(
             self.path(index), lambda file: pq.write_table(table, file, compression="zstd", write_page_checksum=True)
@@ -83,6 +92,27 @@ class PartFolder:
                 return None
         return target
 
+    def failed_rows(self, index: int, kinds: Collection[str]) -> list[str]:
+        """The ids of the part's rows that failed as one of ``kinds``; raises StoreUnusable for a damaged part."""
+        table = self._read(index, ["row_id", "status", "error_kind"])
+        return [r["row_id"] for r in table.to_pylist() if r["status"] == "failed" and r["error_kind"] in kinds]
+
+    def _among_kept(self, index: int, fresh: pa.Table, order: Sequence[str]) -> pa.Table:
+        old = self._read(index).cast(fresh.schema)
+        place = {row: i for i, row in enumerate(old["row_id"].to_pylist())}
+        place |= {row: old.num_rows + i for i, row in enumerate(fresh["row_id"].to_pylist())}
+        return pa.concat_tables([old, fresh]).take([place[row] for row in order])
+
+    def _read(self, index: int, columns: list[str] | None = None) -> pa.Table:
+        path = self.path(index)
+        with usable(path, "read"), path.open("rb") as file:
+            try:
+                return pq.ParquetFile(file, page_checksum_verification=True).read(columns)
+            except pa.ArrowException as error:
+                raise StoreUnusable(
+                    f"{path} is damaged ({error}); move it away, and --resume answers its items again"
+                ) from error
+
     def _info(self, index: int, entry: os.DirEntry[str]) -> PartInfo | None:
         status = entry.stat()
         stamp = (status.st_ino, status.st_mtime_ns, status.st_size)
@@ -98,7 +128,8 @@ def read_footer(path: Path) -> PartInfo | None:
         with path.open("rb") as file:
             metadata = pq.read_metadata(file)
         counts = json.loads(metadata.metadata[_COUNTS])
-        return PartInfo(metadata.num_rows, counts["ok"], counts["failed"], counts["skipped"])
+        retries = int(metadata.metadata.get(_RETRIES, 0))
+        return PartInfo(metadata.num_rows, counts["ok"], counts["failed"], counts["skipped"], retries)
     except FileNotFoundError:
         raise
     except (pa.ArrowException, OSError, KeyError, TypeError, ValueError):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import os
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,7 +16,9 @@ from zellige.data.health import ThroughputFolder
 from zellige.data.leases import Claim, LeaseBook
 from zellige.data.parts import PartFolder, PartInfo
 from zellige.data.planfile import PlanFile
+from zellige.data.retries import RetryFolder
 from zellige.data.schema import AnswerRow, Item, Recipe, row_id
+from zellige.data.sources.options import SourceOptions
 from zellige.data.workers import Roster
 
 RunState = Literal["planning", "running", "finished", "interrupted", "failed", "crashed"]
@@ -56,6 +59,9 @@ class Run:
             self.inputs: tuple[str, ...] = tuple(about["inputs"])
             self.include: tuple[str, ...] = tuple(about["include"])
             self.exclude: tuple[str, ...] = tuple(about["exclude"])
+            self.source_options = SourceOptions(
+                self.include, self.exclude, about.get("column"), tuple(about.get("keep", ()))
+            )
             self.limit: int | None = about["limit"]
             self.recipe = Recipe.from_json(json.dumps(about["recipe"]))
         except (KeyError, TypeError, ValueError) as error:
@@ -66,6 +72,7 @@ class Run:
         self._events = EventLog(path / "events")
         self._parts = PartFolder(path / "parts", path / "aside")
         self._plan = PlanFile(path / "items.parquet", self.shard_items)
+        self._retries = RetryFolder(path / "retries")
         self._throughput = ThroughputFolder(path / "health")
 
     # --- what is to be done
@@ -108,6 +115,29 @@ class Run:
         """All shards in their order, one in memory at a time."""
         return map(self.shard, range(self.shard_count))
 
+    def retry(self, kinds: Collection[str]) -> int:
+        """Let the rows that failed as one of ``kinds`` be answered again; how many there are.
+
+        They stay as they are until their shard is committed anew. Raises LedgerError where another worker plans.
+        """
+        self._join()
+        claim = self._leases.claim([_PLAN])
+        if claim is None:
+            raise LedgerError(f"another process is planning run {self.run_id} right now; try again when it is done")
+        try:
+            parts = {i: info for i, info in self._parts.parts().items() if info is not None and self._is_whole(i, info)}
+            chosen = {i: self._parts.failed_rows(i, kinds) for i, info in sorted(parts.items()) if info.failed}
+            chosen = {i: ids for i, ids in chosen.items() if ids}
+            count = sum(map(len, chosen.values()))
+            if chosen:
+                self._retries.add(sorted(kinds), chosen)
+                with usable(self.path, "write to"):
+                    os.utime(self.path / "parts")  # an index that knows the run as finished looks again
+                self.event("retry", kinds=sorted(kinds), rows=count)
+            return count
+        finally:
+            self._leases.release(claim)
+
     # --- doing it
 
     def lease(self, index: int | None = None) -> Lease | None:
@@ -129,16 +159,27 @@ class Run:
                 continue
             if claim.taken_from is not None:
                 self.event("lease_taken_over", shard=taken, holder=claim.taken_from)
+            part, shard = self._parts.part(taken), self.shard(taken)
+            retries, again = self._retries.wanted(taken, 0 if part is None else part.retries)
+            if self._is_whole(taken, part):
+                items = tuple(item for item in shard.items if not again.isdisjoint(self._row_ids([item])))
+                return Lease(self, Shard(taken, items), claim, retries, again)
             if (aside := self._parts.set_aside(taken)) is not None:
                 self.event("part_set_aside", shard=taken, file=str(aside.relative_to(self.path)))
-            return Lease(self, self.shard(taken), claim)
+            return Lease(self, shard, claim, retries)
         return None
 
     def done_shards(self) -> set[int]:
-        """The shards whose part is readable and has a row for every item and question."""
+        """The shards with nothing left to do: their part is whole, and no retry of its rows is open."""
         if not self.planned:
             return set()
         return {index for index, info in self._parts.parts().items() if self._is_done(index, info)}
+
+    def whole_shards(self) -> set[int]:
+        """The shards whose part is readable and has a row for every item and question, to be retried or not."""
+        if not self.planned:
+            return set()
+        return {index for index, info in self._parts.parts().items() if self._is_whole(index, info)}
 
     def part_path(self, index: int) -> Path:
         """Where the part of shard ``index`` is, or will be."""
@@ -163,20 +204,41 @@ class Run:
     # --- how it stands
 
     def progress(self) -> Progress:
-        """Counts by the footers of the parts; may be read while others write."""
+        """Counts by the footers of the parts, rows to be retried among them; may be read while others write."""
         if not self.planned:
             return Progress(0, 0, 0, 0, 0, 0, 0, 0)
-        done = {i: info for i, info in self._parts.parts().items() if info is not None and self._is_done(i, info)}
+        whole = {i: info for i, info in self._parts.parts().items() if info is not None and self._is_whole(i, info)}
+        done = [i for i, info in whole.items() if self._is_done(i, info)]
         return Progress(
             shards=self.shard_count,
             shards_done=len(done),
             items=self._plan.count(),
             items_done=sum(self._plan.shard_size(i) for i in done),
             rows=self._plan.count() * len(self.recipe.questions),
-            ok=sum(info.ok for info in done.values()),
-            failed=sum(info.failed for info in done.values()),
-            skipped=sum(info.skipped for info in done.values()),
+            ok=sum(info.ok for info in whole.values()),
+            failed=sum(info.failed for info in whole.values()),
+            skipped=sum(info.skipped for info in whole.values()),
         )
+
+    def rate(self) -> float | None:
+        """Items a second by the shards committed since a worker last ended or was found gone; None before two."""
+        commits: list[dict[str, Any]] = []
+        for event in self.events():
+            if event["kind"] in ("finish", "planned", "worker_gone"):
+                commits.clear()
+            elif event["kind"] == "committed":
+                commits.append(event)
+        if len(commits) < 2:
+            return None
+        first, last = (datetime.fromisoformat(e["at"]) for e in (commits[0], commits[-1]))
+        rows, seconds = sum(e["rows"] for e in commits[1:]), (last - first).total_seconds()
+        return rows / max(1, len(self.recipe.questions)) / seconds if seconds > 0 else None
+
+    def bad_parts(self) -> list[Path]:
+        """Parts that are damaged or not whole, set aside already or not."""
+        whole = self.whole_shards()
+        bad = [self.part_path(index) for index in sorted(self._parts.parts()) if index not in whole]
+        return [*bad, *sorted((self.path / "aside").glob("shard-*.parquet"))]
 
     def state(self) -> RunState:
         """What the files say: what is done, who is alive, and else how the last worker ended."""
@@ -220,22 +282,34 @@ class Run:
                         self._roster.forget(worker)
 
     def _is_done(self, index: int, info: PartInfo | None) -> bool:
+        return info is not None and self._is_whole(index, info) and info.retries >= self._retries.wanted(index, 0)[0]
+
+    def _is_whole(self, index: int, info: PartInfo | None) -> bool:
         questions = len(self.recipe.questions)
         return info is not None and index < self.shard_count and info.rows == self._plan.shard_size(index) * questions
 
-    def _commit(self, shard: Shard, claim: Claim, rows: Sequence[AnswerRow]) -> bool:
+    def _row_ids(self, items: Iterable[Item]) -> list[str]:
+        return [row_id(i.item_id, q.question_id, self._fingerprint) for i in items for q in self.recipe.questions]
+
+    def _commit(
+        self, shard: Shard, claim: Claim, rows: Sequence[AnswerRow], retries: int, again: frozenset[str] | None
+    ) -> bool:
         ordered = self._in_order(shard, rows)
         if not self._leases.holds(claim) and self._is_done(shard.index, self._parts.part(shard.index)):
             self.event("late_commit_dropped", shard=shard.index)
             return False
-        self._parts.write(shard.index, ordered)
+        if again is None:
+            self._parts.write(shard.index, ordered, retries)
+        else:  # of the items that were answered again, the rows that nobody asked for stay as they were
+            ordered = [row for row in ordered if row.row_id in again]
+            self._parts.write(shard.index, ordered, retries, self._row_ids(self.shard(shard.index).items))
         self.event("committed", shard=shard.index, rows=len(ordered), failed=sum(r.status == "failed" for r in ordered))
         return True
 
     def _in_order(self, shard: Shard, rows: Sequence[AnswerRow]) -> list[AnswerRow]:
         """``rows`` by item and question; raises ValueError unless there is exactly one for each."""
         by_id = {row.row_id: row for row in rows}
-        ids = [row_id(i.item_id, q.question_id, self._fingerprint) for i in shard.items for q in self.recipe.questions]
+        ids = self._row_ids(shard.items)
         missing, foreign = len(set(ids) - by_id.keys()), len(by_id.keys() - set(ids))
         if missing or foreign or len(rows) != len(ids) or any(row.run_id != self.run_id for row in rows):
             raise ValueError(
@@ -248,8 +322,9 @@ class Run:
 class Lease:
     """The right to answer one shard. A context manager: what is not committed is given back."""
 
-    def __init__(self, run: Run, shard: Shard, claim: Claim) -> None:
+    def __init__(self, run: Run, shard: Shard, claim: Claim, retries: int, again: frozenset[str] | None = None) -> None:
         self.shard = shard
+        self._retries, self._again = retries, again
         self._run = run
         self._claim = claim
 
@@ -259,7 +334,7 @@ class Lease:
         False where another worker had taken the lease over and committed first: then its part stays. Raises ValueError
         unless there is exactly one row an item and question, and StoreUnusable where the part cannot be written.
         """
-        committed = self._run._commit(self.shard, self._claim, rows)
+        committed = self._run._commit(self.shard, self._claim, rows, self._retries, self._again)
         self.release()
         return committed
 

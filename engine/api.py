@@ -183,13 +183,19 @@ class Delta:
 
 @dataclass(frozen=True)
 class ModelIdentity:
-    """Which model answers: what a recipe must name so that two models never mix in one run."""
+    """Which model answers: what a recipe must name so that two models never mix in one run.
+
+    A model that does not ``follow instructions`` knows fixed wordings and is asked nothing else; ``lines_at_once`` is
+    how many lines of print it reads in one picture (None: as many as it sees).
+    """
 
     name: str
     fingerprint: str
     dtype: str
     vision: VisionBudget
     max_context: int
+    follows_instructions: bool = True
+    lines_at_once: int | None = None
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -33,6 +34,14 @@ class CheckpointError(Exception):
     """The folder is not a checkpoint that can be used; the message says what is wrong and what to do."""
 
 
+@dataclass(frozen=True)
+class Habits:
+    """What can be asked of a model beyond its files: see ``ModelIdentity``."""
+
+    follows_instructions: bool = True
+    lines_at_once: int | None = None
+
+
 class Checkpoint:
     """The files of one folder, checked to be there before anything is loaded."""
 
@@ -58,6 +67,17 @@ class Checkpoint:
         if not isinstance(value, dict):
             raise CheckpointError(f"{path}: expected a JSON object")
         return value
+
+    def habits(self) -> Habits:
+        """What the folder's zellige.json says about the model; the habits of a large one where it has none."""
+        said = self.json("zellige.json", required=False)
+        follows, lines = said.get("follows_instructions", True), said.get("lines_at_once")
+        if not isinstance(follows, bool) or not (lines is None or (type(lines) is int and lines > 0)):
+            raise CheckpointError(
+                f"{self.folder / 'zellige.json'}: follows_instructions is true or false, "
+                "lines_at_once a number from 1 on"
+            )
+        return Habits(follows, lines)
 
     def _shards(self) -> tuple[Path, ...]:
         index = self.json("model.safetensors.index.json", required=False)

@@ -87,12 +87,15 @@ class LocalEngine:
         with Weights(checkpoint, config.torch_device, config.torch_dtype) as weights:
             model = load_model(weights, checkpoint.config)
         runner = Runner(model, processor.rules, config)
+        habits = checkpoint.habits()
         identity = ModelIdentity(
             name=name or folder.resolve().name,
             fingerprint=checkpoint.fingerprint(),
             dtype=config.dtype,
             vision=processor.budget,
             max_context=min(model.text.context, runner.blocks * config.block_tokens),
+            follows_instructions=habits.follows_instructions,
+            lines_at_once=habits.lines_at_once,
         )
         return cls(processor, runner, identity, _eos(checkpoint))
 

@@ -27,6 +27,11 @@ def ask(
     shard_items: int | None = None,
     include: list[str] | None = None,
     exclude: list[str] | None = None,
+    column: str | None = None,
+    keep: list[str] | None = None,
+    workers: int | None = None,
+    dedupe: bool = True,
+    retry: list[str] | None = None,
 ) -> Any:
     """Ask ``questions``, or those of ``questions_file``, of the images of ``inputs`` (paths or ``file://`` addresses).
 
@@ -54,5 +59,10 @@ def ask(
             shard_items=shard_items,
             include=tuple(include or ()),
             exclude=tuple(exclude or ()),
+            column=column,
+            keep=tuple(keep or ()),
+            workers=workers,
+            dedupe=dedupe,
+            retry=tuple(retry or ()),
         )
     )

@@ -26,6 +26,11 @@ def caption(
     shard_items: int | None = None,
     include: list[str] | None = None,
     exclude: list[str] | None = None,
+    column: str | None = None,
+    keep: list[str] | None = None,
+    workers: int | None = None,
+    dedupe: bool = True,
+    retry: list[str] | None = None,
 ) -> Any:
     """Caption the images of ``inputs`` (paths or ``file://`` addresses) into ``store``; the run's summary.
 
@@ -51,5 +56,10 @@ def caption(
             shard_items=shard_items,
             include=tuple(include or ()),
             exclude=tuple(exclude or ()),
+            column=column,
+            keep=tuple(keep or ()),
+            workers=workers,
+            dedupe=dedupe,
+            retry=tuple(retry or ()),
         )
     )

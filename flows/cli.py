@@ -19,10 +19,15 @@ app = typer.Typer(
 )
 runs_app = typer.Typer(help="Look at the runs of a store.", no_args_is_help=True)
 app.add_typer(runs_app, name="runs")
+bench_app = typer.Typer(help="Measure this machine.", no_args_is_help=True)
+app.add_typer(bench_app, name="bench")
 
 WHAT, HOW, WHERE, OF_WHAT, RUNNING = "What to do", "How to ask", "Where", "Of what", "How to run"
 
-Inputs = Annotated[list[str] | None, typer.Argument(metavar="INPUT", help="Image files, and folders of them.")]
+Inputs = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="INPUT", help="Images, folders, globs, archives, tables and lists; here or at s3://…"),
+]
 Store = Annotated[Path | None, typer.Option(help="Folder of runs and answers.", rich_help_panel=WHERE)]
 Tile = Annotated[
     str | None,
@@ -37,6 +42,12 @@ DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Count items, calls and vision tokens; write nothing.", rich_help_panel=WHAT)
 ]
 Resume = Annotated[str | None, typer.Option(metavar="RUN", help="Finish this run.", rich_help_panel=WHAT)]
+Retry = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="KIND", help="With --resume: answer rows that failed so again; failed: all.", rich_help_panel=WHAT
+    ),
+]
 Raw = Annotated[
     bool,
     typer.Option(
@@ -46,7 +57,8 @@ Raw = Annotated[
     ),
 ]
 MaxTokens = Annotated[
-    int | None, typer.Option(min=1, help="Tokens of one answer at most. Default: 256.", rich_help_panel=HOW)
+    int | None,
+    typer.Option(min=1, help="Tokens of one answer at most. Default: 256, to read 1024.", rich_help_panel=HOW),
 ]
 Temperature = Annotated[float | None, typer.Option(min=0, max=10, help="0 is greedy. Default: 0.", rich_help_panel=HOW)]
 Seed = Annotated[int | None, typer.Option(help="Makes sampled answers repeatable.", rich_help_panel=HOW)]
@@ -74,6 +86,23 @@ Include = Annotated[
 Exclude = Annotated[
     list[str] | None, typer.Option(metavar="GLOB", help="Leave files like this out.", rich_help_panel=OF_WHAT)
 ]
+Column = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Column of a table or list that holds the images.", rich_help_panel=OF_WHAT),
+]
+Keep = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="COLUMN", help="Keep this column beside the answers; may be given often.", rich_help_panel=OF_WHAT
+    ),
+]
+Workers = Annotated[
+    int | None,
+    typer.Option(min=1, max=1024, help="Processes that decode images. Default: one a CPU.", rich_help_panel=RUNNING),
+]
+NoDedupe = Annotated[
+    bool, typer.Option("--no-dedupe", help="Ask about each copy of an image anew.", rich_help_panel=RUNNING)
+]
 NoPrefect = Annotated[
     bool, typer.Option("--no-prefect", help="Run the same steps without Prefect.", rich_help_panel=RUNNING)
 ]
@@ -97,6 +126,7 @@ def caption(
     limit: Limit = None,
     dry_run: DryRun = False,
     resume: Resume = None,
+    retry: Retry = None,
     raw: Raw = False,
     max_tokens: MaxTokens = None,
     temperature: Temperature = None,
@@ -107,6 +137,10 @@ def caption(
     shard_items: ShardItems = None,
     include: Include = None,
     exclude: Exclude = None,
+    column: Column = None,
+    keep: Keep = None,
+    workers: Workers = None,
+    no_dedupe: NoDedupe = False,
     no_prefect: NoPrefect = False,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -139,6 +173,7 @@ def ask(
     limit: Limit = None,
     dry_run: DryRun = False,
     resume: Resume = None,
+    retry: Retry = None,
     raw: Raw = False,
     max_tokens: MaxTokens = None,
     temperature: Temperature = None,
@@ -149,6 +184,10 @@ def ask(
     shard_items: ShardItems = None,
     include: Include = None,
     exclude: Exclude = None,
+    column: Column = None,
+    keep: Keep = None,
+    workers: Workers = None,
+    no_dedupe: NoDedupe = False,
     no_prefect: NoPrefect = False,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -160,10 +199,46 @@ def ask(
     _start("ask", parameters, dry_run=dry_run, prefect=not no_prefect, as_json=as_json, quiet=quiet, log_file=log_file)
 
 
+@app.command()
+def read(
+    inputs: Inputs = None,
+    store: Store = None,
+    prompt: Annotated[
+        str | None, typer.Option(help="What to say to the model. Default: Read the text.", rich_help_panel=WHAT)
+    ] = None,
+    tile: Tile = None,
+    limit: Limit = None,
+    dry_run: DryRun = False,
+    resume: Resume = None,
+    retry: Retry = None,
+    raw: Raw = False,
+    max_tokens: MaxTokens = None,
+    temperature: Temperature = None,
+    seed: Seed = None,
+    model: Model = None,
+    device: Device = None,
+    dtype: Dtype = None,
+    shard_items: ShardItems = None,
+    include: Include = None,
+    exclude: Exclude = None,
+    column: Column = None,
+    keep: Keep = None,
+    workers: Workers = None,
+    no_dedupe: NoDedupe = False,
+    no_prefect: NoPrefect = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    log_file: LogFile = None,
+) -> None:
+    """Read all text of every image, in reading order."""
+    parameters = _parameters(locals()) | {"prompt": prompt}
+    _start("read", parameters, dry_run=dry_run, prefect=not no_prefect, as_json=as_json, quiet=quiet, log_file=log_file)
+
+
 @runs_app.command("list")
 def list_runs(store: RunStore, as_json: PlainJson = False) -> None:
     """Every run of the store, oldest first."""
-    from zellige.flows.commands import list_runs
+    from zellige.flows.runs_commands import list_runs
 
     raise typer.Exit(list_runs(store, as_json))
 
@@ -171,14 +246,91 @@ def list_runs(store: RunStore, as_json: PlainJson = False) -> None:
 @runs_app.command("show")
 def show_run(run: Annotated[str, typer.Argument(metavar="RUN")], store: RunStore, as_json: PlainJson = False) -> None:
     """One run: its counts, what failed and why, its throughput, and where its rows are."""
-    from zellige.flows.commands import show_run
+    from zellige.flows.runs_commands import show_run
 
     raise typer.Exit(show_run(run, store, as_json))
 
 
+@runs_app.command("status")
+def run_status(run: Annotated[str, typer.Argument(metavar="RUN")], store: RunStore, as_json: PlainJson = False) -> None:
+    """How far a run is, how fast it goes and how long it will take; also while it is worked on."""
+    from zellige.flows.runs_commands import run_status
+
+    raise typer.Exit(run_status(run, store, as_json))
+
+
+@runs_app.command("delete")
+def delete_run(
+    run: Annotated[str, typer.Argument(metavar="RUN")],
+    store: RunStore,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    as_json: PlainJson = False,
+) -> None:
+    """Remove a run and its answers for good."""
+    from zellige.flows.runs_commands import delete_run
+
+    raise typer.Exit(delete_run(run, store, yes, as_json))
+
+
+@runs_app.command("rebuild")
+def rebuild_index(store: RunStore, as_json: PlainJson = False) -> None:
+    """Make the store's index anew from its files."""
+    from zellige.flows.runs_commands import rebuild_index
+
+    raise typer.Exit(rebuild_index(store, as_json))
+
+
+@bench_app.command("pipeline")
+def bench_pipeline(
+    items: Annotated[
+        int, typer.Option(min=10, help="JPEGs of one megapixel; memory is measured over 10, listing over 200 times it.")
+    ] = 5000,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Add the rows to this file of JSON lines.")] = None,
+    as_json: PlainJson = False,
+) -> None:
+    """What a run costs around the engine: against a bare loop over the same files, in memory, and in listing."""
+    from zellige.flows.bench_command import bench_pipeline
+
+    raise typer.Exit(bench_pipeline(items, out, as_json))
+
+
+@app.command("export")
+def export_run(
+    run: Annotated[str, typer.Argument(metavar="RUN")],
+    store: RunStore,
+    to: Annotated[str, typer.Option(metavar="jsonl|txt|webdataset|hf|coco|openai-batch", help="What is written.")],
+    dest: Annotated[
+        Path | None, typer.Argument(metavar="DEST", help="A new file, or for txt, webdataset and hf a folder.")
+    ] = None,
+    beside: Annotated[bool, typer.Option("--beside", help="txt: write each text beside its image.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier export at DEST.")] = False,
+    if_exists: Annotated[
+        str | None,
+        typer.Option(metavar="skip|overwrite|append|prepend", help="txt: a text that is there. Default: skip."),
+    ] = None,
+    prefix: Annotated[str | None, typer.Option(help="txt: goes before each answer.")] = None,
+    suffix: Annotated[str | None, typer.Option(help="txt: goes after each answer.")] = None,
+    shard_bytes: Annotated[
+        int | None, typer.Option(min=1, help="webdataset, hf: bytes of images a file, about. Default: 1 GiB.")
+    ] = None,
+    as_json: PlainJson = False,
+) -> None:
+    """Write a run's answers for other programs: text files, WebDataset, Hugging Face, COCO, JSON lines."""
+    from zellige.flows.export_command import export
+
+    options: dict[str, Any] = {
+        "beside": beside,
+        "overwrite": overwrite,
+        "if_exists": if_exists,
+        "prefix": prefix,
+        "suffix": suffix,
+    }
+    raise typer.Exit(export(run, to, dest, store, **options, shard_bytes=shard_bytes, as_json=as_json))
+
+
 def _parameters(given: dict[str, Any]) -> dict[str, Any]:
-    """What both flows are started with, as small plain values: None for what was left out."""
-    plain = ("tile", "limit", "resume", "max_tokens", "temperature", "seed", "device", "dtype", "shard_items")
+    """What every flow is started with, as small plain values: None for what was left out."""
+    plain = ("tile", "limit", "resume", "max_tokens", "temperature", "seed", "device", "dtype", "shard_items", "column")
     return {
         "inputs": given["inputs"] or [],
         "store": None if given["store"] is None else _address(given["store"]),
@@ -186,6 +338,10 @@ def _parameters(given: dict[str, Any]) -> dict[str, Any]:
         "raw": given["raw"] or None,
         "include": given["include"] or [],
         "exclude": given["exclude"] or [],
+        "keep": given["keep"] or [],
+        "retry": given["retry"] or [],
+        "workers": given["workers"],
+        "dedupe": not given["no_dedupe"],
         **{name: given[name] for name in plain},
     }
 

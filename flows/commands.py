@@ -13,8 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NoReturn
 
-from zellige.data.catalog import Catalog
-from zellige.data.ledger import LedgerError, RecipeDiffers, RunExists, Store, UnknownRun
+from zellige.data.ledger import LedgerError, RecipeDiffers, RunExists, UnknownRun
 from zellige.data.schema import storable
 from zellige.data.sources import SourceError, open_source
 from zellige.flows.ephemeral import PrefectUnavailableError, prefect_server
@@ -22,13 +21,13 @@ from zellige.flows.interrupt import stopping_on_interrupt
 from zellige.flows.output import put
 from zellige.flows.pipeline import RunFailedError, exit_code, run_job
 from zellige.flows.progress import watching
-from zellige.flows.show import failure_lines, forecast_lines, next_step, resume_command, summary_lines, table
+from zellige.flows.show import forecast_lines, next_step, resume_command, summary_lines
 from zellige.tasks.forecast import forecast
 from zellige.tasks.host import EngineNotOpenedError, close_engines
 from zellige.tasks.job import Flow, Job, WrongUseError
 from zellige.tasks.plan import check
 from zellige.tasks.recipe import local_path
-from zellige.tasks.record import record, summary
+from zellige.tasks.record import record
 from zellige.tasks.watch import Watch, watched_by
 
 log = logging.getLogger(__name__)
@@ -36,7 +35,6 @@ log = logging.getLogger(__name__)
 #: Prefect's API refuses parameters of more than 512 kB; the rest is for its own words around them.
 LARGEST_PARAMETERS_BYTES = 400_000
 WRONG_USE = (WrongUseError, SourceError, UnknownRun, RunExists, RecipeDiffers, EngineNotOpenedError)
-FAILURES_SHOWN = 20
 
 
 def start(
@@ -65,57 +63,11 @@ def start(
             done = _run_in_prefect(task, parameters, quiet) if prefect else run_job(job)
         return _show_end(done, as_json, quiet, exit_code(done))
 
-    with _logging_to(log_file) as log_problem:
+    with logging_to(log_file) as log_problem:
         try:
-            return _reported(work, as_json)
+            return reported(work, as_json)
         except KeyboardInterrupt:
             _stop_at_once(watch, task, parameters["store"], as_json)
-
-
-def list_runs(store: Path, as_json: bool) -> int:
-    """Print the runs of a store, oldest first; the exit code."""
-
-    def work() -> int:
-        runs = Catalog(_existing(store)).runs()
-        if as_json:
-            put(json.dumps(runs, default=str), sys.stdout)
-        elif not runs:
-            _say(f"no run in {store} yet")
-        else:
-            columns = ("run_id", "flow", "state", "items", "ok", "failed", "skipped", "started_at")
-            put("\n".join(table(runs, columns)), sys.stdout)
-        return 0
-
-    with _logging_to(None):
-        return _reported(work, as_json)
-
-
-def show_run(run_id: str, store: Path, as_json: bool) -> int:
-    """Print one run as its files say it stands; the exit code of the command, not of the run."""
-
-    def work() -> int:
-        run, catalog = Store(_existing(store)).open_run(run_id), Catalog(store)
-        shown = summary(run, catalog)
-        failures = catalog.query(
-            "SELECT uri, member, page, question_id, error_kind, error, answer FROM answers "
-            "WHERE run_id = ? AND status = 'failed' ORDER BY uri, member, page, question_id LIMIT ?",
-            [run.run_id, FAILURES_SHOWN],
-            run_id=run.run_id,
-        )
-        if as_json:
-            put(json.dumps(shown | {"failures": failures}, default=str), sys.stdout)
-            return 0
-        more = shown["failed"] - len(failures)
-        lines = [
-            *summary_lines(shown),
-            *failure_lines(failures),
-            *([f"  … and {more} more failed"] if more > 0 else []),
-        ]
-        put("\n".join(lines), sys.stdout)
-        return 0
-
-    with _logging_to(None):
-        return _reported(work, as_json)
 
 
 def _job(task: Flow, parameters: dict[str, Any], dry_run: bool) -> Job:
@@ -138,11 +90,12 @@ def _run_in_prefect(task: Flow, parameters: dict[str, Any], quiet: bool) -> dict
                 f"the parameter {name} holds bytes that are not UTF-8, which Prefect cannot store; "
                 "run with --no-prefect"
             )
-    with prefect_server(None if quiet else _say):
+    with prefect_server(None if quiet else say):
         from zellige.flows.ask import ask
         from zellige.flows.caption import caption
+        from zellige.flows.read import read
 
-        flows: dict[str, Any] = {"caption": caption, "ask": ask}
+        flows: dict[str, Any] = {"caption": caption, "ask": ask, "read": read}
         done = flows[task](**parameters, return_state=True).result(raise_on_failure=False)
     if isinstance(done, BaseException):
         raise done
@@ -166,15 +119,15 @@ def _show_forecast(job: Job, as_json: bool) -> int:
 def _show_end(done: dict[str, Any], as_json: bool, quiet: bool, code: int) -> int:
     step = next_step(done)
     if not quiet:
-        _say(*summary_lines(done))
+        say(*summary_lines(done))
     if step and (not quiet or done["state"] != "finished"):
-        _say(f"  next: {step}")
+        say(f"  next: {step}")
     if as_json:  # last: who interrupts the words above gets one object all the same, and not two
         put(json.dumps(done | {"exit_code": code, "next": step}, default=str), sys.stdout)
     return code
 
 
-def _reported(work: Callable[[], int], as_json: bool) -> int:
+def reported(work: Callable[[], int], as_json: bool) -> int:
     """What ``work`` gives back; its errors are told, with what to do next, and become exit codes."""
     try:
         return work()
@@ -188,7 +141,7 @@ def _reported(work: Callable[[], int], as_json: bool) -> int:
             traceback.print_exc()
             message = f"an error that zellige should not have made: {type(e).__name__}: {e}"
         log.exception("%s", message)
-    _say(f"zellige: {message}")
+    say(f"zellige: {message}")
     if as_json:
         put(json.dumps({"state": "failed", **told, "error": message, "exit_code": code}, default=str), sys.stdout)
     return code
@@ -197,7 +150,7 @@ def _reported(work: Callable[[], int], as_json: bool) -> int:
 def _stop_at_once(watch: Watch, task: str, store: str, as_json: bool) -> NoReturn:
     """Leave without waiting for threads: what is committed is whole, and the rest is done again by --resume."""
     step = resume_command(task, watch.run_id, local_path(store)) if watch.run_id else None
-    _say("zellige: stopped at once" + (f"; finish it with: {step}" if step else ""))
+    say("zellige: stopped at once" + (f"; finish it with: {step}" if step else ""))
     if as_json:
         stopped = {"run_id": watch.run_id, "flow": task, "state": "interrupted", "error": "stopped at once"}
         put(json.dumps(stopped | {"exit_code": 1, "next": step}), sys.stdout)
@@ -207,7 +160,7 @@ def _stop_at_once(watch: Watch, task: str, store: str, as_json: bool) -> NoRetur
 
 
 @contextmanager
-def _logging_to(file: Path | None) -> Iterator[WrongUseError | None]:
+def logging_to(file: Path | None) -> Iterator[WrongUseError | None]:
     """Inside, what zellige logs goes to ``file``; without one, nowhere. Yields what is wrong with the file.
 
     So do Python's warnings: a library's words about some image, without its name, are nothing to print.
@@ -235,11 +188,5 @@ def _logging_to(file: Path | None) -> Iterator[WrongUseError | None]:
         handler.close()
 
 
-def _existing(store: Path) -> Path:
-    if not store.is_dir():
-        raise WrongUseError(f"{store} is no folder; give the --store that runs were made with")
-    return store
-
-
-def _say(*lines: str) -> None:
+def say(*lines: str) -> None:
     put("\n".join(lines), sys.stderr)

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from zellige.data.uri import from_uri, is_file_uri
 from zellige.flows.progress import duration
 
 
@@ -21,6 +22,10 @@ def summary_lines(summary: dict[str, Any]) -> list[str]:
         f"  model {summary['model']} {summary['model_fingerprint']} in {summary['dtype']}",
         f"  {summary['items']} items, {summary['rows']} rows: {counts}",
     ]
+    if summary["state"] == "finished" and not summary["items"]:
+        lines.append(f"  {_nothing_found(summary)}")
+    elif summary["ignored"]:
+        lines.append(f"  {_passed_by(summary)}")
     if t.get("wall_s"):
         lines.append(
             f"  {duration(t['wall_s'])}: {t['items_per_s']:.2f} items/s, {t['tokens_per_s']:.1f} tokens/s · "
@@ -52,12 +57,36 @@ def resume_command(flow: str, run_id: str, store: str) -> str:
 def forecast_lines(forecast: dict[str, Any]) -> list[str]:
     """What a dry run found."""
     bad = forecast["unreadable"]
+    if not forecast["items"]:
+        return [_nothing_found(forecast)]
     return [
         f"{forecast['items']} items, {len(bad)} of them unreadable",
         f"{forecast['views']:,} views, {forecast['calls']:,} calls, {forecast['vision_tokens']:,} vision tokens",
         *(f"  {uri}: {error}" for uri, error in list(bad.items())[:20]),
         *([f"  … and {len(bad) - 20} more"] if len(bad) > 20 else []),
+        *([_passed_by(forecast)] if forecast["ignored"] else []),
     ]
+
+
+def _nothing_found(told: dict[str, Any]) -> str:
+    inputs = told["inputs"]
+    shown = ", ".join(map(readable, inputs[:3])) + (f" and {len(inputs) - 3} more" if len(inputs) > 3 else "")
+    return f"no image found in {shown}" + (f"; {_passed_by(told)}" if told["ignored"] else "")
+
+
+def _passed_by(told: dict[str, Any]) -> str:
+    return "passed by: " + ", ".join(f"{n:,} {reason}" for reason, n in sorted(told["ignored"].items()))
+
+
+def readable(uri: str) -> str:
+    """A ``file://`` address as a path, where its bytes are plain printable UTF-8; anything else as it is."""
+    if not is_file_uri(uri):
+        return uri
+    try:
+        path = from_uri(uri).decode("utf-8")
+    except UnicodeDecodeError:
+        return uri
+    return path if path.isprintable() else uri
 
 
 def failure_lines(failures: Iterable[dict[str, Any]]) -> list[str]:

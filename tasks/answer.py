@@ -48,8 +48,11 @@ class Outcome:
 class Asker:
     """Sends requests to one engine, at most ``in_flight`` at once, in the order they came."""
 
-    def __init__(self, engine: Engine, tally: Tally, *, raw: bool = False, in_flight: int = IN_FLIGHT) -> None:
+    def __init__(
+        self, engine: Engine, tally: Tally, *, raw: bool = False, may_be_empty: bool = False, in_flight: int = IN_FLIGHT
+    ) -> None:
         self._engine = engine
+        self._may_be_empty = may_be_empty
         self._tally = tally
         self._raw = raw
         self._places = asyncio.Semaphore(in_flight)
@@ -113,7 +116,7 @@ class Asker:
         self._tally.image_tokens += answer.usage.image_tokens
         self._tally.prompt_tokens += answer.usage.prompt_tokens
         self._tally.completion_tokens += answer.usage.completion_tokens
-        kind, error = refusal(answer, self._raw) or (None, None)
+        kind, error = refusal(answer, self._raw, self._may_be_empty) or (None, None)
         return Outcome(answer, kind, error, answer.usage, answer.engine_s, attempt)
 
 

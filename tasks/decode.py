@@ -1,116 +1,87 @@
-"""Decode and tile: from an item to the views of it that the model is asked about."""
+"""Decode: from an item to the views of it that the model is asked about, made ready in other processes."""
 
 from __future__ import annotations
 
-import hashlib
+import asyncio
 import logging
-import time
+import os
+from collections.abc import AsyncGenerator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
-from zellige.data.decode import DecodeError, DecodeLimits, decode, probe
-from zellige.data.schema import ErrorKind, Item, Tiling
+from zellige.data.decode import DecodeError, DecodeLimits, Probed, probe
+from zellige.data.decode_pool import DecodeFailed, DecodePool
+from zellige.data.decode_wire import Failed, Header
+from zellige.data.regions import FORMATS, REGION_LIMITS
+from zellige.data.schema import ErrorKind, Item
 from zellige.data.sources import ReadError, Source
-from zellige.data.tiling import Tile, cut, plan_tiles
-from zellige.engine.api import VisionBudget
+from zellige.data.views import View, ViewRule
 
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, eq=False)
-class View:
-    """One picture for the model: the whole image, its overview or a tile; ``pixels`` are (height, width, 3)."""
+@dataclass(frozen=True)
+class Decoder:
+    """Reads and decodes the items of one source by one rule; ``readers`` are the threads that wait for bytes."""
 
-    tile: Tile
-    pixels: NDArray[np.uint8]
+    source: Source
+    rule: ViewRule
+    pool: DecodePool
+    readers: ThreadPoolExecutor
+
+    async def views(self, item: Item) -> AsyncGenerator[tuple[Header, View, float], None]:
+        """The item's views as they are asked for, each with the seconds it took; raises DecodeFailed, PoolError.
+
+        A whole local file is read by the process that decodes it.
+        """
+        if item.error_kind is not None:
+            raise DecodeFailed(Failed(item.error_kind, item.error or "", item.width, item.height))
+        path = self.source.local_path(item)
+        data = await self._bytes(item) if path is None else path
+        size = item.size_bytes or (len(data) if path is None else 0)
+        found = self.pool.views(self.rule, data, is_path=path is not None, page=item.page, size_bytes=size)
+        async with aclosing(found) as views:
+            try:
+                async for view in views:
+                    yield view
+            except DecodeFailed as error:
+                if error.failed.trace is not None:
+                    log.error("reading %s raised an error that it should not have\n%s", item.uri, error.failed.trace)
+                raise
+
+    async def _bytes(self, item: Item) -> bytes:
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self.readers, self.source.read, item)
+        except Exception as error:
+            raise DecodeFailed(_failed(error, item)) from error
 
 
-@dataclass(frozen=True, eq=False)
-class Prepared:
-    """An item as far as it came: its ``views``, or none and the kind of error. ``error`` alone is a warning."""
-
-    views: tuple[View, ...]
-    width: int | None = None
-    height: int | None = None
-    frames: int | None = None
-    content_sha256: str | None = None
-    error_kind: ErrorKind | None = None
-    error: str | None = None
-    decode_s: float = 0.0
-
-
-@dataclass(frozen=True, eq=False)
-class Loaded:
-    """The encoded bytes of an item, and the size that its header names, in pixels of the upright image."""
-
-    data: bytes
-    content_sha256: str
-    width: int
-    height: int
-    seconds: float
-
-
-def load(source: Source, item: Item, limits: DecodeLimits) -> Loaded | Prepared:
-    """Read one item and its header; a failure comes back as an item with no views. Meant for a thread."""
-    start = time.perf_counter()
+def probe_item(source: Source, item: Item) -> Probed | Failed:
+    """What the item's header says, or why it cannot be read; decodes nothing."""
     if item.error_kind is not None:
-        return Prepared((), item.width, item.height, error_kind=item.error_kind, error=item.error)
-    digest: str | None = None
+        return Failed(item.error_kind, item.error or "")
     try:
-        data = source.read(item)
-        digest = hashlib.sha256(data).hexdigest()
-        probed = probe(data, limits)
-    except Exception as e:
-        kind, message = _failure(e, item)
-        return Prepared((), item.width, item.height, None, digest, kind, message, time.perf_counter() - start)
-    return Loaded(data, digest, probed.width, probed.height, time.perf_counter() - start)
+        path = source.local_path(item)
+        if path is None:
+            probed = probe(source.read(item), REGION_LIMITS, item.page)
+        else:
+            # Not blocking: a pipe that took the place of a file would be waited for without end.
+            with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+                probed = probe(file, REGION_LIMITS, item.page)
+        if probed.format not in FORMATS:
+            DecodeLimits().check(probed.width, probed.height)
+    except Exception as error:
+        return _failed(error, item)
+    return probed
 
 
-def prepare(item: Item, loaded: Loaded, budget: VisionBudget, tiling: Tiling, limits: DecodeLimits) -> Prepared:
-    """Decode one item and cut it into views; a failure comes back without any. Meant for a thread."""
-    start, width, height = time.perf_counter() - loaded.seconds, loaded.width, loaded.height
-    try:
-        decoded = decode(loaded.data, limits)
-        views = see(decoded.pixels, budget, tiling)
-    except Exception as e:
-        kind, message = _failure(e, item)
-        seconds = time.perf_counter() - start
-        return Prepared((), width, height, None, loaded.content_sha256, kind, message, seconds)
-    seconds = time.perf_counter() - start
-    return Prepared(
-        views, width, height, decoded.frames, loaded.content_sha256, error=decoded.warning, decode_s=seconds
-    )
-
-
-def _failure(error: Exception, item: Item) -> tuple[ErrorKind, str]:
-    """The kind and the words for the row of an item that could not be made ready."""
+def _failed(error: Exception, item: Item) -> Failed:
+    """The kind and the words for an item whose bytes or header could not be had."""
     if isinstance(error, (ReadError, DecodeError)):
-        return error.kind, error.message
-    if isinstance(error, UnseenShapeError):
-        return ErrorKind.ENGINE_REJECTED, str(error)
-    if isinstance(error, MemoryError):
-        return ErrorKind.TOO_LARGE, "there is not enough memory to decode this image"
+        return Failed(error.kind, error.message, item.width, item.height)
+    if isinstance(error, OSError):
+        return Failed(ErrorKind.UNREADABLE, error.strerror or str(error), item.width, item.height)
     # A fault of ours in reading one item must cost that item and not the run; the trace goes to the log.
     log.error("reading %s raised an error that it should not have", item.uri, exc_info=error)
-    return ErrorKind.UNREADABLE, f"{type(error).__name__}: {error}"
-
-
-class UnseenShapeError(Exception):
-    """The model cannot see an image of this shape."""
-
-
-def see(pixels: NDArray[np.uint8], budget: VisionBudget, tiling: Tiling) -> tuple[View, ...]:
-    """What the model is shown of an image: one view of the whole, or the overview and then its tiles.
-
-    Raises UnseenShapeError.
-    """
-    height, width = pixels.shape[:2]
-    try:
-        tiles = plan_tiles(width, height, budget, tiling)
-    except ValueError as e:
-        raise UnseenShapeError(str(e)) from e
-    if not tiles:
-        return (View(Tile(0, 0, width, height, 1.0, overview=True), pixels),)
-    return tuple(View(tile, cut(pixels, tile)) for tile in tiles)
+    return Failed(ErrorKind.UNREADABLE, f"{type(error).__name__}: {error}", item.width, item.height)

@@ -21,10 +21,10 @@ class EngineNotOpenedError(Exception):
 class EngineHost:
     """Owns an engine and the thread whose event loop it lives on; ``close`` ends both."""
 
-    def __init__(self, spec: EngineSpec) -> None:
-        """Load the engine; raises EngineNotOpenedError."""
+    def __init__(self, spec: EngineSpec, engine: Engine | None = None) -> None:
+        """Load the engine, or take the one that is given; raises EngineNotOpenedError."""
         try:
-            self.engine: Engine = connect.open_engine(spec)
+            self.engine: Engine = engine or connect.open_engine(spec)
         except Exception as e:
             raise EngineNotOpenedError(
                 f"the engine could not be opened: {e or type(e).__name__}. Look at --model, --device and --dtype."
@@ -62,6 +62,12 @@ def engine_host(spec: EngineSpec) -> EngineHost:
         if spec not in _hosts:
             _hosts[spec] = EngineHost(spec)
         return _hosts[spec]
+
+
+def host_engine(spec: EngineSpec, engine: Engine) -> None:
+    """Let ``engine`` answer wherever this process asks for ``spec``, until ``close_engines`` closes it."""
+    with _hosts_lock:
+        _hosts[spec] = EngineHost(spec, engine)
 
 
 def close_engines() -> None:

@@ -5,17 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from zellige.data.schema import storable
+from zellige.data.schema import ErrorKind, storable
+from zellige.data.sources.options import SourceOptions
 from zellige.engine.connect import EngineSpec
 
-Flow = Literal["caption", "ask"]
+Flow = Literal["caption", "ask", "read"]
 
-DEFAULT_PROMPT = "Describe the image."
-DEFAULT_MAX_TOKENS = 256
+#: What is said to the model where nothing else was asked for, and the tokens of an answer at most: a page is long.
+DEFAULT_PROMPTS = {"caption": "Describe the image.", "ask": "", "read": "Read the text."}
+DEFAULT_MAX_TOKENS = {"caption": 256, "ask": 256, "read": 1024}
 #: Items a shard: what is leased, answered and committed together, and the most that a crash makes a run do again.
 DEFAULT_SHARD_ITEMS = 256
 #: More than any run has, and no more than every counter on the way can hold.
 MOST_ITEMS = 10**12
+#: Processes that decode: each takes tens of megabytes before it has an image.
+MOST_WORKERS = 1024
 
 
 class WrongUseError(Exception):
@@ -49,13 +53,34 @@ class Job:
     shard_items: int | None = None
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
+    column: str | None = None
+    keep: tuple[str, ...] = ()
+    workers: int | None = None
+    dedupe: bool = True
+    retry: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for option, value in (("--limit", self.limit), ("--shard-items", self.shard_items)):
             if value is not None and not 1 <= value <= MOST_ITEMS:
                 raise WrongUseError(f"{option} {value}: give a number from 1 to {MOST_ITEMS:,}")
+        if self.workers is not None and not 1 <= self.workers <= MOST_WORKERS:
+            raise WrongUseError(f"--workers {self.workers}: give a number from 1 to {MOST_WORKERS:,}")
+        if self.retry and not self.resume:
+            raise WrongUseError("--retry answers failed rows of a run again; name the run with --resume RUN")
+        if unknown := sorted(set(self.retry) - {"failed", *ErrorKind}):
+            raise WrongUseError(f"--retry {unknown[0]}: no such kind; there are failed (all), {', '.join(ErrorKind)}")
         if self.prompt is not None and storable(self.prompt) != self.prompt:
             raise WrongUseError(f"--prompt {self.prompt!r} is no valid text; write it in UTF-8")
+
+    @property
+    def source_options(self) -> SourceOptions:
+        """What was said about the inputs beside their names."""
+        return SourceOptions(self.include, self.exclude, self.column, self.keep)
+
+    @property
+    def retry_kinds(self) -> frozenset[str]:
+        """The kinds of failed rows to answer again."""
+        return frozenset(ErrorKind) if "failed" in self.retry else frozenset(self.retry)
 
     @property
     def engine(self) -> EngineSpec:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 
-from zellige.data.decode import DecodeLimits
+from zellige.data.decode_pool import DecodePool
 from zellige.data.ledger import Lease, LedgerError, Run
 from zellige.data.schema import AnswerRow
 from zellige.data.sources import open_source
+from zellige.data.views import ViewRule
 from zellige.engine.api import RunMeter
 from zellige.tasks.answer import Asker
+from zellige.tasks.copies import Answers
+from zellige.tasks.decode import Decoder
 from zellige.tasks.host import EngineHost
 from zellige.tasks.job import Job
 from zellige.tasks.plan import engine_of, open_store, timed_host
@@ -22,8 +24,8 @@ from zellige.tasks.recipe import stored_sampling
 from zellige.tasks.shard import ShardWork
 from zellige.tasks.watch import Tally, Watch, current_watch
 
-#: Threads that read and decode while the engine answers; Pillow lets the others run while it decodes.
-DECODE_THREADS = max(2, min(8, (os.cpu_count() or 2) // 2))
+#: Threads that wait for the bytes of items that are no local files.
+READ_THREADS = 8
 #: Seconds between looks at shards that other workers hold, in case one of them dies.
 LOOK_AGAIN_S = 2.0
 
@@ -40,19 +42,26 @@ def lease_loop(job: Job, run_id: str) -> None:
     watch.run_id = run_id
     if run.state() == "finished":
         return
-    host = timed_host(engine_of(job, run))
+    with closing(DecodePool(job.workers)) as pool:
+        pool.start_one()  # while the engine loads
+        host = timed_host(engine_of(job, run))
+        _work(run, host, watch, pool, Answers() if job.dedupe else None)
+
+
+def _work(run: Run, host: EngineHost, watch: Watch, pool: DecodePool, answers: Answers | None) -> None:
+    """Answer what is left of a run and record how it ended."""
     try:
-        _answer_shards(run, host, watch)
+        _answer_shards(run, host, watch, pool, answers)
     except BaseException as e:
         interrupted = isinstance(e, KeyboardInterrupt)
         with suppress(LedgerError):  # a store that is gone or full is often the error itself, which then says more
             run.finish("interrupted" if interrupted else "failed", None if interrupted else f"{type(e).__name__}: {e}")
         raise
-    run.write_throughput(_sample(watch.tally, host.run(host.engine.meter(run_id))))
+    run.write_throughput(_sample(watch.tally, host.run(host.engine.meter(run.run_id))))
     run.finish("finished" if len(run.done_shards()) == run.shard_count else "interrupted")
 
 
-def _answer_shards(run: Run, host: EngineHost, watch: Watch) -> None:
+def _answer_shards(run: Run, host: EngineHost, watch: Watch, pool: DecodePool, answers: Answers | None) -> None:
     tally, start = watch.tally, time.perf_counter()
     progress = run.progress()
     tally.items_total = progress.items - progress.items_done
@@ -61,17 +70,21 @@ def _answer_shards(run: Run, host: EngineHost, watch: Watch) -> None:
         changed.wall_s = changed.plan_s + time.perf_counter() - start
         watch.on_change(changed)
 
-    with ThreadPoolExecutor(DECODE_THREADS, thread_name_prefix="zellige-decode") as pool:
+    with ThreadPoolExecutor(READ_THREADS, thread_name_prefix="zellige-read") as readers:
+        rule = ViewRule(
+            run.recipe.task,
+            run.recipe.tiling,
+            host.identity().vision,
+            lines_at_once=run.recipe.preprocessing.get("lines_at_once"),
+        )
         work = ShardWork(
             run_id=run.run_id,
             recipe=run.recipe,
             sampling=stored_sampling(run.recipe),
-            source=open_source(run.inputs, run.include, run.exclude),
-            budget=host.identity().vision,
-            asker=Asker(host.engine, tally, raw=run.recipe.raw),
-            pool=pool,
+            decoder=Decoder(open_source(run.inputs, run.source_options), rule, pool, readers),
+            asker=Asker(host.engine, tally, raw=run.recipe.raw, may_be_empty=run.recipe.task == "read"),
             watch=Watch(tally, watch.stop, on_change),
-            limits=DecodeLimits(),
+            answers=answers,
         )
         while (lease := _next_lease(run, watch)) is not None:
             with lease:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from zellige.data.schema import ErrorKind, TileAnswer
 from zellige.data.tiling import Tile
 from zellige.engine.api import Usage
 from zellige.tasks.answer import Outcome
+from zellige.tasks.stitch import Piece, stitched
 
 #: How a model says that what was asked is not on this view; such an answer loses against any other.
 ABSTENTIONS = frozenset({"not shown", "not in the image", "no text", "nothing"})
+#: How a model says that a piece of a page bears no print.
+NO_TEXT = frozenset({"no text", ""})
 #: Of a shorter answer's confidence, what a longer one that holds it needs to be taken for the whole of it.
 AS_SURE = 0.8
 
@@ -37,10 +40,69 @@ class Merged:
     error: str | None
 
 
-def merge_captions(tiles: Sequence[Tile], outcomes: Sequence[Outcome]) -> Merged:
-    """The overview's caption; a tile that failed is a warning, an overview that failed fails the row."""
+def merge_captions(tiles: Sequence[Tile], outcomes: Sequence[Outcome], summary: Outcome | None = None) -> Merged:
+    """The summary where there is one, else the overview's caption.
+
+    A tile that failed is a warning and so is a summary that failed; an overview that failed fails the row.
+    """
     overview = _overview(tiles)
-    return _merged(tiles, outcomes, chosen=overview, failed=None if outcomes[overview].ok else overview)
+    merged = _merged(tiles, outcomes, chosen=overview, failed=None if outcomes[overview].ok else overview)
+    if summary is None:
+        return merged
+    merged = replace(
+        merged,
+        usage=_sum((merged.usage, summary.usage)),
+        engine_s=merged.engine_s + summary.engine_s,
+        attempts=max(merged.attempts, summary.attempts),
+    )
+    if summary.answer is None or not summary.ok:
+        lost = f"the tiles' captions were not summarised: {summary.error_kind}: {summary.error}"
+        return replace(merged, error="; ".join(filter(None, (merged.error, lost))))
+    answer = summary.answer
+    return replace(merged, answer=answer.text, finish_reason=answer.finish_reason, mean_logprob=answer.mean_logprob)
+
+
+def overview_of(tiles: Sequence[Tile], outcomes: Sequence[Outcome]) -> int | None:
+    """The view that a summary is asked for: the overview of a tiled image whose caption and some tile's are good.
+
+    Only a model that follows instructions is asked; one that knows fixed wordings keeps the overview's caption.
+    """
+    overview = _overview(tiles)
+    good = [i for i, outcome in enumerate(outcomes) if outcome.ok and i != overview]
+    return overview if good and outcomes[overview].ok else None
+
+
+def summary_prompt(prompt: str, tiles: Sequence[Tile], outcomes: Sequence[Outcome]) -> str:
+    """What is said with the overview: what was asked, and the captions of its tiles with their places."""
+    whole = tiles[_overview(tiles)]
+    told = [
+        f"- {_where(tile, whole)}: {' '.join(_text(outcome).split())}"
+        for tile, outcome in zip(tiles, outcomes, strict=True)
+        if outcome.ok and not tile.overview
+    ]
+    return "\n".join(
+        (
+            "Parts of this image were looked at closely. What was seen in each:",
+            *told,
+            "Now look at the whole image and use these notes where they fit it. Do not mention the parts.",
+            prompt,
+        )
+    )
+
+
+def merge_reading(tiles: Sequence[Tile], outcomes: Sequence[Outcome]) -> Merged:
+    """The text of all pieces in reading order; empty where nothing is printed.
+
+    A piece that failed fails the row, which keeps what was read elsewhere: a page with a hole would look whole.
+    The log-probability is that of all tokens; the reason to finish is the last piece's, or that of the one that failed.
+    """
+    failed = next((i for i, outcome in enumerate(outcomes) if not outcome.ok), None)
+    merged = _merged(tiles, outcomes, chosen=len(outcomes) - 1 if failed is None else failed, failed=failed)
+    read = [(tile, outcome) for tile, outcome in zip(tiles, outcomes, strict=True) if outcome.answer is not None]
+    pieces = [Piece(tile, _text(outcome)) for tile, outcome in read if _same(_text(outcome)) not in NO_TEXT]
+    if len(read) == len(outcomes) or pieces:
+        merged = replace(merged, answer=pieces[0].text.strip() if len(outcomes) == 1 and pieces else stitched(pieces))
+    return replace(merged, mean_logprob=_mean_logprob([outcome for _, outcome in read]))
 
 
 def merge_answers(tiles: Sequence[Tile], outcomes: Sequence[Outcome]) -> Merged:
@@ -105,17 +167,29 @@ def _merged(tiles: Sequence[Tile], outcomes: Sequence[Outcome], chosen: int, fai
         answer=None if outcome.answer is None else outcome.answer.text,
         finish_reason=None if outcome.answer is None else outcome.answer.finish_reason,
         mean_logprob=None if outcome.answer is None else outcome.answer.mean_logprob,
-        tiles=tuple(map(_tile_answer, tiles, outcomes)) if len(tiles) > 1 else (),
-        usage=Usage(
-            sum(o.usage.image_tokens for o in outcomes),
-            sum(o.usage.prompt_tokens for o in outcomes),
-            sum(o.usage.completion_tokens for o in outcomes),
-        ),
+        tiles=() if len(tiles) == 1 and tiles[0].overview else tuple(map(_tile_answer, tiles, outcomes)),
+        usage=_sum([o.usage for o in outcomes]),
         engine_s=sum(o.engine_s for o in outcomes),
         attempts=max(o.attempts for o in outcomes),
         error_kind=kind,
         error=error,
     )
+
+
+def _sum(usages: Sequence[Usage]) -> Usage:
+    return Usage(
+        sum(u.image_tokens for u in usages),
+        sum(u.prompt_tokens for u in usages),
+        sum(u.completion_tokens for u in usages),
+    )
+
+
+def _mean_logprob(outcomes: Sequence[Outcome]) -> float | None:
+    """Over the tokens of all answers; None where the engine did not say."""
+    answers = [o.answer for o in outcomes if o.answer is not None]
+    tokens = sum(a.usage.completion_tokens for a in answers)
+    known = [a.mean_logprob * a.usage.completion_tokens for a in answers if a.mean_logprob is not None]
+    return sum(known) / tokens if tokens and len(known) == len(answers) else None
 
 
 def _warning(outcomes: Sequence[Outcome]) -> str | None:
@@ -131,6 +205,13 @@ def _tile_answer(tile: Tile, outcome: Outcome) -> TileAnswer:
 
 def _overview(tiles: Sequence[Tile]) -> int:
     return next((i for i, tile in enumerate(tiles) if tile.overview), 0)
+
+
+def _where(tile: Tile, whole: Tile) -> str:
+    """The place of a tile's middle in ninths of the image."""
+    across = min(2, 3 * (2 * tile.x + tile.width) // (2 * whole.width))
+    down = min(2, 3 * (2 * tile.y + tile.height) // (2 * whole.height))
+    return f"{('top', 'middle', 'bottom')[down]} {('left', 'centre', 'right')[across]}"
 
 
 def _place(tile: Tile) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 from zellige.data.ledger import RecipeDiffers, Run, Store
 from zellige.data.schema import Recipe
 from zellige.data.sources import open_source
+from zellige.data.sources.missing import nothing_there
 from zellige.engine.connect import EngineSpec
 from zellige.tasks.host import EngineHost, close_engines, engine_host
 from zellige.tasks.job import DEFAULT_SHARD_ITEMS, Job, WrongUseError
@@ -27,6 +28,8 @@ from zellige.tasks.watch import current_watch
 
 #: The event that says which engine a run was begun with, so that --resume finds it again.
 ENGINE_EVENT = "engine"
+#: The event that counts, by reason, what the walk passed by.
+IGNORED_EVENT = "ignored"
 
 
 def open_store(job: Job) -> Store:
@@ -53,7 +56,8 @@ def check(job: Job) -> bool:
         run = open_store(job).open_run(job.resume)
         _same_inputs(job, run)
         _same_recipe(run, asked_over(job, run.recipe))
-        if run.state() != "finished":
+        if run.state() != "finished" or job.retry:
+            open_store(job).check_writable()
             return True
         plan(job)  # compares the model too, where one was named
         close_engines()
@@ -63,7 +67,10 @@ def check(job: Job) -> bool:
     sampling_of(job)
     questions_of(job)
     tiling_of(job.tile, bool(job.raw))
-    open_source(job.inputs, job.include, job.exclude)
+    if problem := nothing_there(open_source(job.inputs, job.source_options).inputs):
+        raise WrongUseError(problem)
+    if job.store:
+        open_store(job).check_writable()
     return True
 
 
@@ -71,7 +78,7 @@ def new_run(job: Job) -> Run:
     """List the items of ``job.inputs`` into a new run of ``job.store``."""
     sampling = sampling_of(job)
     questions, tiling = questions_of(job), tiling_of(job.tile, bool(job.raw))
-    source = open_source(job.inputs, job.include, job.exclude)
+    source = open_source(job.inputs, job.source_options)
     store = open_store(job)
     identity = timed_host(job.engine).identity()
     tile_fits(tiling, identity.vision)
@@ -83,9 +90,12 @@ def new_run(job: Job) -> Run:
         inputs=source.inputs,
         include=job.include,
         exclude=job.exclude,
+        column=job.column,
+        keep=job.keep,
         limit=job.limit,
     )
     watch.tally.plan_s += time.perf_counter() - start
+    run.event(IGNORED_EVENT, counts=dict(source.ignored))
     run.event(ENGINE_EVENT, model=_absolute(job.model))
     return run
 
@@ -96,13 +106,16 @@ def resume_run(job: Job) -> Run:
     run = open_store(job).open_run(job.resume)
     _same_inputs(job, run)
     wanted = asked_over(job, run.recipe)
-    if run.state() != "finished" or job.model or job.dtype:
+    if run.state() != "finished" or job.model or job.dtype or job.retry:
         identity = timed_host(engine_of(job, run)).identity()
         wanted = replace(wanted, **model_fields(identity))
     _same_recipe(run, wanted)
     if not run.planned:
-        source = open_source(run.inputs, run.include, run.exclude)
+        source = open_source(run.inputs, run.source_options)
         run.plan(islice(source.items(), run.limit))
+        run.event(IGNORED_EVENT, counts=dict(source.ignored))
+    if job.retry:
+        run.retry(job.retry_kinds)
     return run
 
 
@@ -130,11 +143,15 @@ def _same_inputs(job: Job, run: Run) -> None:
     """Naming the run's inputs again is allowed, naming others is not."""
     given: list[tuple[str, object, object]] = []
     if job.inputs:
-        given.append(("INPUT", open_source(job.inputs, job.include, job.exclude).inputs, run.inputs))
+        given.append(("INPUT", open_source(job.inputs, job.source_options).inputs, run.inputs))
     if job.include:
         given.append(("--include", tuple(job.include), tuple(run.include)))
     if job.exclude:
         given.append(("--exclude", tuple(job.exclude), tuple(run.exclude)))
+    if job.column is not None:
+        given.append(("--column", job.column, run.source_options.column))
+    if job.keep:
+        given.append(("--keep", tuple(job.keep), run.source_options.keep))
     if job.limit is not None:
         given.append(("--limit", job.limit, run.limit))
     if job.shard_items is not None:

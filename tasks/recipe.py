@@ -12,17 +12,17 @@ from zellige.data.questions import questions_from_file, questions_from_texts
 from zellige.data.schema import Question, Recipe, Tiling
 from zellige.data.uri import from_uri, is_file_uri
 from zellige.engine.api import ModelIdentity, RequestRejected, Sampling, VisionBudget
-from zellige.tasks.job import DEFAULT_MAX_TOKENS, DEFAULT_PROMPT, Job, WrongUseError
+from zellige.tasks.job import DEFAULT_MAX_TOKENS, DEFAULT_PROMPTS, Job, WrongUseError
 
 #: Part of a recipe's ``preprocessing``: raised whenever tiling, validating, second tries or merging change an answer.
-ANSWER_RULES = 2
+ANSWER_RULES = 3
 
 
 def sampling_of(job: Job) -> Sampling:
     """How a new run samples; raises WrongUseError for a value out of range."""
     try:
         return Sampling(
-            max_tokens=DEFAULT_MAX_TOKENS if job.max_tokens is None else job.max_tokens,
+            max_tokens=DEFAULT_MAX_TOKENS[job.task] if job.max_tokens is None else job.max_tokens,
             temperature=job.temperature or 0.0,
             seed=job.seed,
             repetition_stop=not job.raw,
@@ -54,8 +54,8 @@ def tile_fits(tiling: Tiling, budget: VisionBudget) -> None:
 
 def questions_of(job: Job) -> tuple[Question, ...]:
     """What is asked about every item; raises WrongUseError where nothing or nothing usable is."""
-    if job.task == "caption":
-        return (Question("caption"),)
+    if job.task != "ask":
+        return (Question(job.task),)
     if bool(job.questions) == bool(job.questions_file):
         raise WrongUseError("give either --question TEXT (as often as needed) or --questions FILE")
     try:
@@ -70,7 +70,7 @@ def recipe_of(
     job: Job, questions: tuple[Question, ...], tiling: Tiling, sampling: Sampling, identity: ModelIdentity
 ) -> Recipe:
     """Everything that decides the answers of a new run."""
-    prompt = "" if job.task == "ask" else DEFAULT_PROMPT if job.prompt is None else job.prompt
+    prompt = DEFAULT_PROMPTS[job.task] if job.prompt is None else job.prompt
     return Recipe(
         task=job.task,
         questions=questions,
@@ -91,7 +91,13 @@ def stored_sampling(recipe: Recipe) -> Sampling:
 def model_fields(identity: ModelIdentity) -> dict[str, Any]:
     """The fields of a recipe that the model decides."""
     return {
-        "preprocessing": {"decode_rules": DECODE_RULES, "answer_rules": ANSWER_RULES, **asdict(identity.vision)},
+        "preprocessing": {
+            "decode_rules": DECODE_RULES,
+            "answer_rules": ANSWER_RULES,
+            "follows_instructions": identity.follows_instructions,
+            "lines_at_once": identity.lines_at_once,
+            **asdict(identity.vision),
+        },
         "model_name": identity.name,
         "model_fingerprint": identity.fingerprint,
         "model_dtype": identity.dtype,

@@ -7,7 +7,7 @@ from typing import Any
 from zellige.data.catalog import Catalog
 from zellige.data.ledger import Run
 from zellige.tasks.job import Job
-from zellige.tasks.plan import open_store
+from zellige.tasks.plan import IGNORED_EVENT, open_store
 from zellige.tasks.recipe import local_path
 
 
@@ -30,6 +30,7 @@ def summary(run: Run, catalog: Catalog) -> dict[str, Any]:
     return {
         "run_id": run.run_id,
         "flow": run.recipe.task,
+        "inputs": list(run.inputs),
         "state": run.state(),
         "items": progress.items,
         "rows": progress.rows,
@@ -37,6 +38,7 @@ def summary(run: Run, catalog: Catalog) -> dict[str, Any]:
         "failed": progress.failed,
         "skipped": progress.skipped,
         "errors": {row["error_kind"]: row["n"] for row in kinds},
+        "ignored": next((e["counts"] for e in reversed(run.events()) if e["kind"] == IGNORED_EVENT), {}),
         "throughput": with_rates(run.throughput()),
         "model": run.recipe.model_name,
         "model_fingerprint": run.recipe.model_fingerprint,

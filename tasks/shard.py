@@ -1,47 +1,71 @@
-"""One shard, from its items to their rows: decoding ahead in threads while the engine answers."""
+"""One shard, from its items to their rows: decoded ahead in other processes while the engine answers."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
-from zellige.data.decode import DecodeLimits
+from zellige.data.decode_pool import DecodeFailed
+from zellige.data.decode_wire import Failed, Header
 from zellige.data.schema import AnswerRow, Item, Question, Recipe, Status
-from zellige.data.sources import Source
-from zellige.engine.api import Sampling, VisionBudget, ask
+from zellige.data.tiling import Tile
+from zellige.data.views import View
+from zellige.engine.api import Sampling, ask
 from zellige.tasks.answer import Asker, Outcome
-from zellige.tasks.decode import Prepared, View, load, prepare
-from zellige.tasks.merge import merge_answers, merge_captions
+from zellige.tasks.copies import Answers, Key, copied
+from zellige.tasks.decode import Decoder
+from zellige.tasks.merge import (
+    Merged,
+    merge_answers,
+    merge_captions,
+    merge_reading,
+    overview_of,
+    summary_prompt,
+)
 from zellige.tasks.watch import Watch
 
 #: Items between decoding and their rows at once, so that some are decoded ahead of the requests in flight.
 ITEMS_AT_ONCE = 96
-#: Pixels of those items together: 1.2 GB of 8-bit RGB. A larger image is held alone.
-PIXELS_AT_ONCE = 400_000_000
+#: Pixels of the views at the engine or waiting for it: 600 MB of 8-bit RGB. A larger view is held alone.
+PIXELS_AT_ONCE = 200_000_000
 #: Bytes of their files together: a small picture may lie in a very long file.
 FILE_BYTES_AT_ONCE = 1 << 30
 
 
+@dataclass
+class _Seen:
+    """What is known of an image so far: its header, the boxes of its views, and for each question their outcomes."""
+
+    header: Header | None = None
+    seconds: float = 0.0
+    tiles: dict[int, Tile] = field(default_factory=dict)
+    outcomes: dict[tuple[str, int], asyncio.Task[Outcome]] = field(default_factory=dict)
+    overview: View | None = None
+
+    def columns(self) -> dict[str, Any]:
+        if self.header is None:
+            return {"decode_s": self.seconds}
+        names = ("width", "height", "frames", "content_sha256")
+        return {name: getattr(self.header, name) for name in names} | {"decode_s": self.seconds}
+
+
 @dataclass(frozen=True)
 class ShardWork:
-    """What every shard of a run needs; ``sampling`` is the recipe's."""
+    """What every shard of a run needs; ``sampling`` is the recipe's. Without ``answers`` each copy is asked about."""
 
     run_id: str
     recipe: Recipe
     sampling: Sampling
-    source: Source
-    budget: VisionBudget
+    decoder: Decoder
     asker: Asker
-    pool: ThreadPoolExecutor
     watch: Watch
-    limits: DecodeLimits
+    answers: Answers | None
 
     async def rows(self, items: Sequence[Item]) -> list[AnswerRow]:
-        """One row an item and question, in the order of ``items``; raises EngineDownError."""
+        """One row an item and question, in the order of ``items``; raises EngineDownError, PoolError."""
         places, files, room = asyncio.Semaphore(ITEMS_AT_ONCE), _Room(FILE_BYTES_AT_ONCE), _Room(PIXELS_AT_ONCE)
         try:
             async with asyncio.TaskGroup() as group:
@@ -55,59 +79,172 @@ class ShardWork:
         return [row for task in tasks for row in task.result()]
 
     async def _item(self, item: Item, files: _Room, room: _Room) -> list[AnswerRow]:
-        async with files.of(item.size_bytes or 0):
-            rows = await self._rows_of(item, room)
+        asked = [q for q in self.recipe.questions if q.concerns(item)]
+        made = {q.question_id: self._plain_row(item, q, "skipped") for q in self.recipe.questions if q not in asked}
+        if asked:
+            # What is a local file is read where it is decoded, and takes no room here.
+            local = item.error_kind is not None or self.decoder.source.local_path(item) is not None
+            async with files.of(0 if local else item.size_bytes or 0):
+                made |= {row.question_id: row for row in await self._answered(item, asked, room)}
+        rows = [made[q.question_id] for q in self.recipe.questions]
         self.watch.tally.count(rows)
         self.watch.on_change(self.watch.tally)
         return rows
 
-    async def _rows_of(self, item: Item, room: _Room) -> list[AnswerRow]:
-        tally, loop = self.watch.tally, asyncio.get_running_loop()
-        loaded = await loop.run_in_executor(self.pool, load, self.source, item, self.limits)
-        if isinstance(loaded, Prepared):
-            return self._unread(item, loaded)
-        async with room.of(loaded.width * loaded.height):
-            prepared = await loop.run_in_executor(
-                self.pool, prepare, item, loaded, self.budget, self.recipe.tiling, self.limits
-            )
-            tally.decode_s += prepared.decode_s
-            tally.images += bool(prepared.views)
-            tally.tiles += len(prepared.views)
-            return await self._ask_all(item, prepared) if prepared.views else self._unread(item, prepared)
+    async def _answered(self, item: Item, questions: Sequence[Question], room: _Room) -> list[AnswerRow]:
+        """The rows of the questions that concern an item: those that a copy of it answers too, and those asked now."""
+        seen, tally = _Seen(), self.watch.tally
+        shared: dict[str, asyncio.Future[Merged]] = {}
+        mine: dict[str, Key] = {}
+        merged: dict[str, Merged] = {}
+        failed: Failed | None = None
+        try:
+            async with asyncio.TaskGroup() as group, aclosing(self.decoder.views(item)) as views:
+                try:
+                    async for header, view, seconds in views:
+                        if seen.header is None:
+                            tally.images += 1
+                            shared, mine = self._claimed(item, header, questions)
+                        seen.header, seen.seconds = header, seen.seconds + seconds
+                        tally.decode_s += seconds
+                        to_ask = [q for q in questions if q.question_id not in shared]
+                        if not to_ask:
+                            break
+                        await self._start(seen, view, to_ask, room, group)
+                except DecodeFailed as e:
+                    failed = e.failed
+                    seen.seconds += failed.seconds
+                    tally.decode_s += failed.seconds
+                    for task in seen.outcomes.values():
+                        task.cancel()
+            if failed is not None:
+                for key in mine.values():
+                    self._settle(key, DecodeFailed(failed))
+                return [self._unread(item, q, seen, failed) for q in questions]
+            for q in questions:
+                if q.question_id not in shared:
+                    merged[q.question_id] = await self._merge(seen, q)
+                    self._settle(mine.get(q.question_id), merged[q.question_id])
+        finally:
+            for key in mine.values():
+                self._settle(key, None)
+        return [
+            await self._copied_row(item, seen, q, shared[q.question_id])
+            if q.question_id in shared
+            else self._row(item, seen, q, merged[q.question_id])
+            for q in questions
+        ]
 
-    def _unread(self, item: Item, prepared: Prepared) -> list[AnswerRow]:
-        columns = _columns(prepared) | {"error_kind": prepared.error_kind, "error": prepared.error}
-        return [AnswerRow.of(self.run_id, self.recipe, item, q, "failed", **columns) for q in self.recipe.questions]
+    def _claimed(
+        self, item: Item, header: Header, questions: Sequence[Question]
+    ) -> tuple[dict[str, asyncio.Future[Merged]], dict[str, Key]]:
+        """(answers that a copy of this image has or will have, what is asked now), by question."""
+        shared: dict[str, asyncio.Future[Merged]] = {}
+        mine: dict[str, Key] = {}
+        for q in questions if self.answers is not None else ():
+            assert self.answers is not None
+            key = (header.content_sha256, item.page, q.question_id)
+            if (future := self.answers.of(key)) is None:
+                mine[q.question_id] = key
+            else:
+                shared[q.question_id] = future
+        return shared, mine
 
-    async def _ask_all(self, item: Item, prepared: Prepared) -> list[AnswerRow]:
-        """All questions of one view follow each other, so that the engine encodes its picture once."""
-        questions = self.recipe.questions
-        async with asyncio.TaskGroup() as group:
-            asked = [[group.create_task(self._ask(q, view)) for q in questions] for view in prepared.views]
-        by_question = zip(*([task.result() for task in of_view] for of_view in asked), strict=True)
-        return [self._row(item, prepared, q, outcomes) for q, outcomes in zip(questions, by_question, strict=True)]
+    def _settle(self, key: Key | None, result: Merged | Exception | None) -> None:
+        if self.answers is not None and key is not None:
+            self.answers.settle(key, result)
+
+    async def _start(
+        self, seen: _Seen, view: View, questions: Sequence[Question], room: _Room, group: asyncio.TaskGroup
+    ) -> None:
+        """Ask about one view once there is room for it; the room is given back with the last answer.
+
+        All questions of one view follow each other, so that the engine encodes its picture once.
+        """
+        pixels = view.pixels.shape[0] * view.pixels.shape[1]
+        await room.take(pixels)
+        self.watch.tally.tiles += 1
+        seen.tiles[view.index] = view.tile
+        if view.tile.overview and self._sums_up:
+            seen.overview = view
+        waiting = len(questions)
+
+        def answered(_: asyncio.Task[Outcome]) -> None:
+            nonlocal waiting
+            waiting -= 1
+            if waiting == 0:
+                room.give_back(pixels)
+
+        for q in questions:
+            task = group.create_task(self._ask(q, view))
+            task.add_done_callback(answered)
+            seen.outcomes[q.question_id, view.index] = task
 
     async def _ask(self, question: Question, view: View) -> Outcome:
-        prompt = self.recipe.prompt if self.recipe.task == "caption" else question.text
+        return await self._say(question.text if self.recipe.task == "ask" else self.recipe.prompt, view)
+
+    async def _say(self, prompt: str, view: View) -> Outcome:
         return await self.asker.ask(ask(prompt, view.pixels, sampling=self.sampling, run_id=self.run_id))
 
-    def _row(self, item: Item, prepared: Prepared, question: Question, outcomes: Sequence[Outcome]) -> AnswerRow:
-        merge = merge_captions if self.recipe.task == "caption" else merge_answers
-        merged = merge([view.tile for view in prepared.views], outcomes)
-        columns = _columns(prepared) | {
-            "error_kind": merged.error_kind,
-            "error": "; ".join(filter(None, (merged.error, prepared.error))) or None,
-            "answer": merged.answer,
-            "finish_reason": merged.finish_reason,
-            "mean_logprob": merged.mean_logprob,
-            "tiles": merged.tiles,
-            "image_tokens": merged.usage.image_tokens,
-            "prompt_tokens": merged.usage.prompt_tokens,
-            "completion_tokens": merged.usage.completion_tokens,
-            "engine_s": merged.engine_s,
-            "attempts": merged.attempts,
-        }
+    @property
+    def _sums_up(self) -> bool:
+        """Whether the model is shown the overview again, to sum up the captions of the tiles."""
+        able = bool(self.recipe.preprocessing.get("follows_instructions"))
+        return self.recipe.task == "caption" and not self.recipe.raw and able
+
+    async def _merge(self, seen: _Seen, question: Question) -> Merged:
+        """The views' answers as one; a model that follows instructions is asked to sum up the captions of tiles."""
+        places = sorted(seen.tiles)
+        tiles = [seen.tiles[i] for i in places]
+        outcomes = [seen.outcomes[question.question_id, i].result() for i in places]
+        if self.recipe.raw or self.recipe.task == "ask":
+            return merge_answers(tiles, outcomes)
+        if self.recipe.task == "read":
+            return merge_reading(tiles, outcomes)
+        if not self._sums_up or seen.overview is None or overview_of(tiles, outcomes) is None:
+            return merge_captions(tiles, outcomes)
+        prompt = summary_prompt(self.recipe.prompt, tiles, outcomes)
+        return merge_captions(tiles, outcomes, await self._say(prompt, seen.overview))
+
+    async def _copied_row(
+        self, item: Item, seen: _Seen, question: Question, answer: asyncio.Future[Merged]
+    ) -> AnswerRow:
+        try:
+            merged = await asyncio.shield(answer)
+        except DecodeFailed as e:
+            return self._unread(item, question, seen, e.failed)
+        return self._row(item, seen, question, copied(merged))
+
+    def _row(self, item: Item, seen: _Seen, question: Question, merged: Merged) -> AnswerRow:
+        warning = None if seen.header is None else seen.header.warning
         status: Status = "ok" if merged.error_kind is None else "failed"
+        return self._plain_row(
+            item,
+            question,
+            status,
+            **seen.columns(),
+            error_kind=merged.error_kind,
+            error="; ".join(filter(None, (merged.error, warning))) or None,
+            answer=merged.answer,
+            finish_reason=merged.finish_reason,
+            mean_logprob=merged.mean_logprob,
+            tiles=merged.tiles,
+            image_tokens=merged.usage.image_tokens,
+            prompt_tokens=merged.usage.prompt_tokens,
+            completion_tokens=merged.usage.completion_tokens,
+            engine_s=merged.engine_s,
+            attempts=merged.attempts,
+        )
+
+    def _unread(self, item: Item, question: Question, seen: _Seen, failed: Failed) -> AnswerRow:
+        known = {
+            "width": item.width if failed.width is None else failed.width,
+            "height": item.height if failed.height is None else failed.height,
+            "content_sha256": failed.content_sha256,
+        } | seen.columns()
+        return self._plain_row(item, question, "failed", **known, error_kind=failed.kind, error=failed.message)
+
+    def _plain_row(self, item: Item, question: Question, status: Status, **columns: Any) -> AnswerRow:
         return AnswerRow.of(self.run_id, self.recipe, item, question, status, **columns)
 
 
@@ -122,27 +259,24 @@ class _Room:
     @asynccontextmanager
     async def of(self, amount: int) -> AsyncIterator[None]:
         """``amount`` of the room while inside; whoever wants more than all of it gets all of it."""
+        await self.take(amount)
+        try:
+            yield
+        finally:
+            self.give_back(amount)
+
+    async def take(self, amount: int) -> None:
+        """Wait for ``amount`` of the room, as ``of`` does; to be given back by ``give_back``."""
         amount = min(amount, self._size)
         async with self._turn:
             while self._free < amount:
                 self._given.clear()
                 await self._given.wait()
             self._free -= amount
-        try:
-            yield
-        finally:
-            self._free += amount
-            self._given.set()
 
-
-def _columns(prepared: Prepared) -> dict[str, Any]:
-    return {
-        "width": prepared.width,
-        "height": prepared.height,
-        "frames": prepared.frames,
-        "content_sha256": prepared.content_sha256,
-        "decode_s": prepared.decode_s,
-    }
+    def give_back(self, amount: int) -> None:
+        self._free += min(amount, self._size)
+        self._given.set()
 
 
 def _first_leaf(error: BaseException) -> BaseException:

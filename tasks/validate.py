@@ -17,8 +17,11 @@ _LEAST_LOOP_CHARS = 60
 _LONGEST_UNIT_CHARS = 400
 
 
-def refusal(answer: Answer, raw: bool = False) -> tuple[ErrorKind, str] | None:
-    """Why this answer must not be kept, or None for a good one; ``raw`` refuses only what the engine calls broken."""
+def refusal(answer: Answer, raw: bool = False, may_be_empty: bool = False) -> tuple[ErrorKind, str] | None:
+    """Why this answer must not be kept, or None for a good one; ``raw`` refuses only what the engine calls broken.
+
+    An answer ``may_be_empty`` where a page is read: nothing is printed on some.
+    """
     if answer.finish_reason == "nonfinite":
         return ErrorKind.NONFINITE, "the model produced NaN or infinity"
     if answer.finish_reason == "cancelled":
@@ -30,7 +33,7 @@ def refusal(answer: Answer, raw: bool = False) -> tuple[ErrorKind, str] | None:
     if answer.finish_reason == "length":
         tokens = answer.usage.completion_tokens
         return ErrorKind.LENGTH, f"the answer was cut off after {tokens} tokens; give a larger --max-tokens"
-    if not answer.text.strip():
+    if not answer.text.strip() and not may_be_empty:
         return ErrorKind.INVALID_OUTPUT, "the answer is empty"
     return None
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class Tally:
     """Counts and seconds of one process's share of a run; ``images`` were decoded, ``tiles`` were shown to the model.
 
-    ``decode_s`` is summed over the decoding threads; ``engine_s`` is wall time with at least one request in
+    ``decode_s`` is summed over the decoding processes; ``engine_s`` is wall time with at least one request in
     flight; ``wall_s`` is planning and answering, without ``load_s`` (opening the engine).
     """
 

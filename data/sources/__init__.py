@@ -2,5 +2,6 @@
 
 from zellige.data.sources.base import ReadError, Source, SourceError
 from zellige.data.sources.opening import open_source
+from zellige.data.sources.options import SourceOptions
 
-__all__ = ["ReadError", "Source", "SourceError", "open_source"]
+__all__ = ["ReadError", "Source", "SourceError", "SourceOptions", "open_source"]

@@ -1,142 +1,155 @@
 """Files and folders of the local file system.
 
-A folder is walked: every regular file that is not hidden becomes an item if its suffix or, failing that, its bytes are
-those of an image; the rest is counted. A file that was named is an item whatever it is. A name that does not exist is a
-failed item, and so is a folder that cannot be listed. Links are followed, but each folder is entered once.
+A folder is walked: every regular file that is not hidden and is an image, a document or a container by its suffix or,
+failing that, by its bytes is found; the rest is counted. Links are followed, but each folder is entered once.
 """
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
 
-from zellige.data.globs import NameFilter
+from zellige.data.pages import DOCUMENTS
 from zellige.data.schema import ErrorKind, Item
 from zellige.data.sniff import HEAD_BYTES, IMAGE_SUFFIXES, sniff
-from zellige.data.sources.base import ReadError
-from zellige.data.uri import from_uri, to_uri
+from zellige.data.sources.base import LARGEST_BYTES, ReadError, StoredFile, check_size, why
+from zellige.data.sources.containers import kind_by_head, kind_by_name
+from zellige.data.sources.hf_folders import DATASET_MARK, SPLITS_MARK, dataset_files
+from zellige.data.sources.members import DOCUMENT_SUFFIXES, HIDDEN
+from zellige.data.sources.storage import local_file, open_regular
+from zellige.data.sources.wanted import Wanted
+from zellige.data.uri import to_uri
 
-#: The most that is read of one file: what an uncompressed image of the largest size allowed takes at 8 bytes a pixel,
-#: and some. Without it one long file, whatever it holds, could take the memory of the machine and so the run with it.
-LARGEST_BYTES = 2 << 30
-_HIDDEN = (b".", b"__MACOSX")
+__all__ = ["LARGEST_BYTES", "Found", "read_local", "walk"]
 
 
-class FileSource:
-    """The images among ``paths`` (absolute), in that order; in a folder its files, then its folders, by their bytes."""
+@dataclass(frozen=True)
+class Found:
+    """A file that may hold several items: a container of ``kind``, or (None) a document.
 
-    def __init__(self, paths: Sequence[bytes], include: Sequence[str] = (), exclude: Sequence[str] = ()) -> None:
-        self._paths = tuple(paths)
-        self._filter = NameFilter(include, exclude)
-        self._ignored: Counter[str] = Counter()
+    ``sure``: by its suffix; ``named``: by the user, and not met on a walk.
+    """
 
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        return tuple(to_uri(path) for path in self._paths)
+    file: StoredFile
+    kind: str | None
+    sure: bool = True
+    named: bool = False
 
-    @property
-    def ignored(self) -> Mapping[str, int]:
-        return dict(self._ignored)
 
-    def describe(self) -> str:
-        shown = ", ".join(self.inputs[:3])
-        return shown if len(self._paths) <= 3 else f"{shown} and {len(self._paths) - 3} more"
+def read_local(path: bytes) -> bytes:
+    """All bytes of a regular file; raises ReadError."""
+    try:
+        with open_regular(path) as file:
+            check_size(os.fstat(file.fileno()).st_size)
+            return file.read()
+    except OSError as error:
+        raise ReadError(*why(error)) from error
 
-    def items(self) -> Iterator[Item]:
-        self._ignored = Counter()
-        # One input cannot name a file twice; several can, and digests keep the memory of millions small.
-        seen: set[bytes] | None = set() if len(self._paths) > 1 else None
-        for path in self._paths:
-            for item in self._of_input(path):
-                if seen is not None:
-                    digest = bytes.fromhex(item.item_id)
-                    if digest in seen:
-                        self._ignored["named twice"] += 1
-                        continue
-                    seen.add(digest)
-                yield item
 
-    def read(self, item: Item) -> bytes:
-        path = from_uri(item.uri)
+def walk(top: bytes, wanted: Wanted, ignored: Counter[str]) -> Iterator[Item | Found]:
+    """The images and containers below ``top``: of each folder its files, then its folders, by their bytes."""
+    top = os.path.join(top, b"")
+    entered: set[tuple[int, int]] = set()
+    # A stack and not recursion: folders may be nested deeper than Python's limit.
+    pending = [top]
+    while pending:
+        folder = pending.pop()
         try:
-            # Not blocking: a pipe that took the place of a file would be waited for without end.
-            with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-                status = os.fstat(file.fileno())
-                if not stat.S_ISREG(status.st_mode):
-                    raise ReadError(ErrorKind.UNREADABLE, "not a regular file")
-                if status.st_size > LARGEST_BYTES:
-                    raise ReadError(
-                        ErrorKind.TOO_LARGE, f"{status.st_size:,} bytes are more than the limit of {LARGEST_BYTES:,}"
-                    )
-                return file.read()
-        except OSError as error:
-            raise ReadError(*_why(error)) from error
-
-    def _of_input(self, path: bytes) -> Iterator[Item]:
-        try:
-            status = os.stat(path)
-        except (OSError, ValueError) as error:  # ValueError: a NUL byte in the name
-            kind, why = _why(error) if isinstance(error, OSError) else (ErrorKind.NOT_FOUND, str(error))
-            yield Item(to_uri(path), error_kind=kind, error=why)
-            return
-        if stat.S_ISDIR(status.st_mode):
-            yield from self._walk(path)
-        elif not self._filter.wants(os.path.basename(path)):
-            self._ignored["excluded"] += 1
-        elif stat.S_ISREG(status.st_mode):
-            yield Item(to_uri(path), size_bytes=status.st_size)
-        else:
-            yield Item(to_uri(path), error_kind=ErrorKind.UNREADABLE, error="not a regular file")
-
-    def _walk(self, top: bytes) -> Iterator[Item]:
-        top = os.path.join(top, b"")
-        entered: set[tuple[int, int]] = set()
-        # A stack and not recursion: folders may be nested deeper than Python's limit.
-        pending = [top]
-        while pending:
-            folder = pending.pop()
-            try:
-                status = os.stat(folder)
-                if (status.st_dev, status.st_ino) in entered:
-                    self._ignored["folder seen already"] += 1
-                    continue
-                entered.add((status.st_dev, status.st_ino))
-                with os.scandir(folder) as listing:
-                    entries = sorted(listing, key=lambda entry: entry.name)
-            except OSError as error:
-                kind, why = _why(error)
-                yield Item(to_uri(folder), error_kind=kind, error=f"this folder cannot be listed: {why}")
+            status = os.stat(folder)
+            if (status.st_dev, status.st_ino) in entered:
+                ignored["folder seen already"] += 1
                 continue
-            folders: list[tuple[bool, bytes]] = []
-            for entry in entries:
-                if entry.name.startswith(_HIDDEN):
-                    self._ignored["hidden"] += 1
-                elif _is_folder(entry):
-                    # A real folder before links, so that a file is listed under its real place.
-                    folders.append((entry.is_symlink(), os.path.join(folder, entry.name, b"")))
-                elif (item := self._of_entry(entry, entry.path[len(top) :])) is not None:
-                    yield item
-            pending += [path for _, path in sorted(folders, reverse=True)]
-
-    def _of_entry(self, entry: os.DirEntry[bytes], name: bytes) -> Item | None:
-        """The item of one file in a walked folder; None, counted, where it is none."""
+            entered.add((status.st_dev, status.st_ino))
+            with os.scandir(folder) as listing:
+                entries = sorted(listing, key=lambda entry: entry.name)
+        except OSError as error:
+            kind, said = why(error)
+            yield Item(to_uri(folder), error_kind=kind, error=f"this folder cannot be listed: {said}")
+            continue
         try:
-            status = entry.stat()
-        except OSError:
-            self._ignored["broken link"] += 1
-            return None
-        if not stat.S_ISREG(status.st_mode):
-            self._ignored["not a regular file"] += 1
-        elif not self._filter.wants(name):
-            self._ignored["excluded"] += 1
-        elif os.path.splitext(entry.name)[1].lower() in IMAGE_SUFFIXES or _is_image(entry.path):
-            return Item(to_uri(entry.path), size_bytes=status.st_size)
-        else:
-            self._ignored["not an image"] += 1
+            saved = dataset_files(partial(_small, folder)) if _has_marks(entries) else None
+        except ReadError as error:
+            yield Item(to_uri(folder), error_kind=error.kind, error=error.message)
+            continue
+        if saved is not None:
+            yield from (Found(local_file(os.path.join(folder, os.fsencode(name))), "arrow") for name in saved)
+            continue
+        folders: list[tuple[bool, bytes]] = []
+        for entry in entries:
+            if entry.name.startswith(HIDDEN):
+                ignored["hidden"] += 1
+            elif _is_folder(entry):
+                # A real folder before links, so that a file is listed under its real place.
+                folders.append((entry.is_symlink(), os.path.join(folder, entry.name, b"")))
+            elif (found := _of_entry(entry, entry.path[len(top) :], wanted, ignored)) is not None:
+                yield found
+        pending += [path for _, path in sorted(folders, reverse=True)]
+
+
+def named(path: bytes, size: int) -> Item | Found:
+    """A regular file that was named: an item whatever it is, or what holds several."""
+    suffix = os.path.splitext(path)[1].lower()
+    if suffix in IMAGE_SUFFIXES and suffix not in DOCUMENT_SUFFIXES:
+        return Item(to_uri(path), size_bytes=size)
+    if (kind := kind_by_name(path)) is not None:
+        return Found(local_file(path, size), kind)
+    head = _head(path)
+    if suffix in DOCUMENT_SUFFIXES or sniff(head) in DOCUMENTS:
+        return Found(local_file(path, size), None)
+    kind = kind_by_head(path, head)
+    return Item(to_uri(path), size_bytes=size) if kind is None else Found(local_file(path, size), kind)
+
+
+def _of_entry(entry: os.DirEntry[bytes], name: bytes, wanted: Wanted, ignored: Counter[str]) -> Item | Found | None:
+    """What one file in a walked folder is; None, counted, where it is nothing for us."""
+    try:
+        status = entry.stat()
+    except OSError:
+        ignored["broken link"] += 1
         return None
+    kind = kind_by_name(entry.name)
+    suffix = os.path.splitext(entry.name)[1].lower()
+    if not stat.S_ISREG(status.st_mode):
+        ignored["not a regular file"] += 1
+    elif not wanted.in_glob(name):
+        pass
+    elif not (wanted.container(name) if kind else wanted.image(name)):
+        ignored["excluded"] += 1
+    elif kind is not None:
+        return Found(local_file(entry.path, status.st_size), kind)
+    elif suffix in DOCUMENT_SUFFIXES:
+        return Found(local_file(entry.path, status.st_size), None)
+    elif suffix in IMAGE_SUFFIXES:
+        return Item(to_uri(entry.path), size_bytes=status.st_size)
+    else:
+        head = _head(entry.path)
+        media_type = sniff(head) or ""
+        if media_type in DOCUMENTS:
+            return Found(local_file(entry.path, status.st_size), None, sure=False)
+        if media_type.startswith("image/"):
+            return Item(to_uri(entry.path), size_bytes=status.st_size)
+        if (kind := kind_by_head(entry.name, head)) is not None:
+            return Found(local_file(entry.path, status.st_size), kind, sure=False)
+        ignored["not an image"] += 1
+    return None
+
+
+def _has_marks(entries: list[os.DirEntry[bytes]]) -> bool:
+    marks = (os.fsencode(DATASET_MARK), os.fsencode(SPLITS_MARK))
+    return any(entry.name in marks for entry in entries)
+
+
+def _small(folder: bytes, name: str) -> bytes | None:
+    try:
+        return read_local(os.path.join(folder, os.fsencode(name)))
+    except ReadError as error:
+        if error.kind == ErrorKind.NOT_FOUND:
+            return None
+        raise
 
 
 def _is_folder(entry: os.DirEntry[bytes]) -> bool:
@@ -146,15 +159,9 @@ def _is_folder(entry: os.DirEntry[bytes]) -> bool:
         return False
 
 
-def _is_image(path: bytes) -> bool:
-    """Whether a file without an image's suffix holds an image all the same."""
+def _head(path: bytes) -> bytes:
     try:
-        with open(path, "rb", buffering=0) as file:
-            return (sniff(file.read(HEAD_BYTES)) or "").startswith("image/")
-    except OSError:
-        return False
-
-
-def _why(error: OSError) -> tuple[ErrorKind, str]:
-    missing = error.errno in (errno.ENOENT, errno.ENOTDIR)
-    return ErrorKind.NOT_FOUND if missing else ErrorKind.UNREADABLE, error.strerror or str(error)
+        with open_regular(path) as file:
+            return file.read(HEAD_BYTES)
+    except (OSError, ReadError):
+        return b""

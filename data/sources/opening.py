@@ -3,38 +3,71 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from zellige.data.sources.base import Source, SourceError
-from zellige.data.sources.files import FileSource
+from zellige.data.sources.inputs import Input, InputSource
+from zellige.data.sources.lists import SUFFIXES, ListFile, names_images
+from zellige.data.sources.options import NO_OPTIONS, SourceOptions
+from zellige.data.sources.storage import SCHEME, filesystem, local_file
 from zellige.data.uri import absolute, from_uri, is_file_uri
 
-_SCHEME = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*://")
+_READINGS = ("list", "wds")
 
 
-def open_source(
-    inputs: Sequence[str | bytes | Path], include: Sequence[str] = (), exclude: Sequence[str] = ()
-) -> Source:
-    """The source of the named files and folders; raises SourceError for an input of a kind that cannot be read."""
+def open_source(inputs: Sequence[str | bytes | Path], options: SourceOptions = NO_OPTIONS) -> Source:
+    """The source of the named inputs; raises SourceError for one of a kind that cannot be read."""
     if not inputs:
         raise SourceError("no input was named; give files or folders")
-    return FileSource([_path(given) for given in inputs], include, exclude)
+    return InputSource([_input(given, options) for given in inputs], options)
 
 
-def _path(given: str | bytes | Path) -> bytes:
-    """The absolute path, in bytes. A name that exists is a path, whatever it looks like."""
+def _input(given: str | bytes | Path, options: SourceOptions) -> Input:
     try:
         path = os.fsencode(given)
     except UnicodeEncodeError as error:
         raise SourceError(f"{given!r} is no name of a file on this system") from error
     if not path:
         raise SourceError("an empty name was given; give a file or a folder")
-    if os.path.lexists(path):
+    reading = ""
+    if not _exists(path):  # a name that exists is a path, whatever it looks like
+        reading = next((r for r in _READINGS if path.startswith(f"{r}:".encode())), "")
+        path = path[len(reading) + 1 :] if reading else path
+        if not path:
+            raise SourceError(f"{given!r} names nothing; put a file after the colon")
+    place = _place(path)
+    if isinstance(place, str):
+        filesystem(place)
+    if not reading and _is_list(place, options):
+        reading = "list"
+    found = Input(place, reading)
+    if reading == "list" and isinstance(place, bytes):
+        ListFile(found.file, options).check()
+    return found
+
+
+def _place(path: bytes) -> bytes | str:
+    """The absolute path in bytes, or the literal address."""
+    text = os.fsdecode(path)
+    if _exists(path):
         return absolute(path)
-    if isinstance(given, str) and is_file_uri(given):
-        return from_uri(given)
-    if scheme := _SCHEME.match(path):
-        raise SourceError(f"{scheme[0].decode()} addresses are not read; copy the images to a folder and name that")
-    return absolute(path)
+    if is_file_uri(text):
+        return from_uri(text)
+    return text if SCHEME.match(text) else absolute(path)
+
+
+def _is_list(place: bytes | str, options: SourceOptions) -> bool:
+    """Whether a file that was named is a list: by its suffix, a Parquet file by its columns."""
+    name = place if isinstance(place, bytes) else place.encode("utf-8", "surrogateescape")
+    if name.lower().endswith(SUFFIXES):
+        return isinstance(place, str) or not os.path.isdir(place)
+    parquet = isinstance(place, bytes) and name.lower().endswith(b".parquet") and os.path.isfile(place)
+    return parquet and isinstance(place, bytes) and names_images(local_file(place), options)
+
+
+def _exists(path: bytes) -> bool:
+    try:
+        return os.path.lexists(path)
+    except ValueError:  # a NUL byte
+        return False

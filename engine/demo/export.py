@@ -42,6 +42,8 @@ _GENERATION = {
     "do_sample": False,
     "max_new_tokens": 256,
 }
+#: It knows the wordings that it was trained with, and reads one line better than several.
+_HABITS = {"follows_instructions": False, "lines_at_once": 1}
 _IMAGES = {
     "image_processor_type": "Qwen2VLImageProcessorFast",
     "processor_class": "Qwen3VLProcessor",
@@ -103,6 +105,7 @@ def export(state: dict[str, Tensor], architecture: Architecture, tokenizer: Path
     _write_json(folder / "preprocessor_config.json", _IMAGES)
     _write_json(folder / "video_preprocessor_config.json", _VIDEOS)
     _write_json(folder / "tokenizer_config.json", _TOKENIZER)
+    _write_json(folder / "zellige.json", _HABITS)
     (folder / "chat_template.jinja").write_text(CHAT_TEMPLATE)
     if tokenizer.resolve() != (folder / "tokenizer.json").resolve():
         shutil.copyfile(tokenizer, folder / "tokenizer.json")
@@ -118,6 +121,7 @@ _LISTED = (
     "tokenizer.json",
     "tokenizer_config.json",
     "chat_template.jinja",
+    "zellige.json",
 )
 
 

@@ -321,7 +321,39 @@ def test_a_damaged_later_page_leaves_the_first():
     struct.pack_into("<L", data, first + 2 + 12 * entries, len(data) + 1000)  # where the second page is said to be
     decoded = decode(bytes(data))
     assert decoded.pixels[0, 0].tolist() == [255, 0, 0]
-    assert decoded.warning is None or "later frames" in decoded.warning
+    assert "later pages cannot be reached" in (decoded.warning or "")
+    assert decoded.frames == 1
+
+
+@pytest.mark.parametrize("cut", [1, 2])
+def test_a_gif_that_lacks_only_its_end_mark_is_kept_with_a_warning(cut):
+    assert decode(encoded(noise(), "GIF") + b"more").warning is None
+    decoded = decode(encoded(noise(), "GIF")[:-cut])
+    assert decoded.warning == "the file lacks its end, all pixels are there"
+
+
+def jpeg_tiff() -> tuple[bytearray, int, int]:
+    """(a TIFF of JPEG strips, offset of its second strip, bytes of that strip)."""
+    data = bytearray(encoded(noise(128), "TIFF", compression="jpeg", tiffinfo={278: 32}))
+    tags = Image.open(io.BytesIO(data)).tag_v2
+    return data, tags[273][1], tags[279][1]
+
+
+@pytest.mark.parametrize(
+    ("damage", "kind"),
+    [
+        (lambda size: (size // 2, bytes(size - size // 2)), "truncated"),
+        (lambda size: (size // 2, b"\xff\xd9" * 100), "unreadable"),
+        (lambda size: (size // 2, b"\xff\x01" * 100), "unreadable"),
+        (lambda size: (0, bytes(10)), "unreadable"),
+    ],
+)
+def test_a_damaged_jpeg_in_a_tiff_is_not_shown_as_grey(damage, kind):
+    data, offset, size = jpeg_tiff()
+    assert decode(bytes(data)).warning is None
+    at, noise_bytes = damage(size)
+    data[offset + at : offset + at + len(noise_bytes)] = noise_bytes
+    assert kind_of(bytes(data)) == kind
 
 
 # --- broken and foreign
@@ -359,8 +391,10 @@ def test_a_png_that_lacks_only_its_end_mark_is_kept_with_a_warning():
         (b'<?xml version="1.0"?><svg xmlns="http://www.w3.org/2000/svg"/>', "unsupported_format", "image/svg+xml"),
         (b'{"error": "not found"}', "unsupported_format", "application/json"),
         ("schöne Grüße".encode(), "unsupported_format", "text/plain"),
-        (b"%PDF-1.7\n", "unsupported_format", "application/pdf"),
-        (b"\0\0\0\x18ftypheic\0\0\0\0mif1heic", "unsupported_format", "image/heic"),
+        (b"%PDF-1.7\n", "truncated", "PDF is cut short"),
+        (b"\0\0\0\x18ftypheic\0\0\0\0mif1heic", "unreadable", "image/heic"),
+        (b"\xff\x0a", "unsupported_format", "JPEG XL"),
+        (b"8BPS\0\1", "unsupported_format", "Photoshop"),
         (b"\0\0\0\x18ftypisom\0\0\0\0isomavc1", "unsupported_format", "video/mp4"),
         (bytes(range(64)), "unreadable", "00 01 02"),
         (b"\xff\xd8\xff\xe0", "truncated", "image/jpeg"),

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from zellige.data.questions import questions_from_file, questions_from_texts
-from zellige.data.schema import Question
+from zellige.data.schema import Item, Question
 
 COLOUR, COUNT = Question("colour", "Which colour?"), Question("q2", "How many, in all?\u2028Say.")
 
@@ -102,4 +102,42 @@ def test_argument_that_is_not_utf8_is_no_question() -> None:
 def test_given_id_that_is_also_a_number_in_line_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"question": "a?", "question_id": "q2"}\n{"question": "b?"}')
     with pytest.raises(ValueError, match="q2 is used twice"):
+        questions_from_file(tmp_path / "a.jsonl")
+
+
+def test_uri_column_is_a_glob_of_the_items_that_are_asked(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("question,uri\nA bill?,bills/*.png\nAny?,\n")
+    bill, anything = questions_from_file(tmp_path / "a.csv")
+    assert (bill.uri, anything.uri) == ("bills/*.png", None)
+    assert bill.concerns(Item("file:///data/bills/a.png"))
+    assert not bill.concerns(Item("file:///data/bills/old/a.png"))
+    assert not bill.concerns(Item("file:///data/skills/a.png"))
+    assert anything.concerns(Item("file:///data/bills/old/a.png"))
+
+
+@pytest.mark.parametrize(
+    ("glob", "item", "concerned"),
+    [
+        ("*.png", Item("file:///a/b%20c.png"), True),
+        ("b c.png", Item("file:///a/b%20c.png"), True),
+        ("b%20c.png", Item("file:///a/b%20c.png"), True),
+        ("file:///a/b%20c.png", Item("file:///a/b%20c.png"), True),
+        ("/a/*", Item("file:///a/b.png"), True),
+        ("/a/*", Item("file:///x/a/b.png"), False),
+        ("file:///a/*", Item("file:///a/b.png"), True),
+        ("caf?.png", Item("file:///a/caf%E9.png"), True),
+        ("x.tar/**", Item("file:///a/x.tar", member="in/b.jpg", ordinal=0), True),
+        ("b.jpg", Item("file:///a/x.tar", member="in/b.jpg", ordinal=0), True),
+        ("x.tar", Item("file:///a/x.tar", member="in/b.jpg", ordinal=0), False),
+        ("x.parquet", Item("file:///a/x.parquet", ordinal=7), True),
+    ],
+)
+def test_glob_of_a_question_is_for_the_end_of_an_address(glob: str, item: Item, concerned: bool) -> None:
+    assert Question("q", "?", glob).concerns(item) == concerned
+
+
+@pytest.mark.parametrize(("value", "says"), [("7", "uri is 7"), ('"[z-a]"', "no glob"), ('"\\ud800"', "no valid text")])
+def test_uri_that_is_no_glob_is_named(tmp_path: Path, value: str, says: str) -> None:
+    (tmp_path / "a.jsonl").write_text(f'{{"question": "a?", "uri": {value}}}')
+    with pytest.raises(ValueError, match=f"line 1: .*{says}"):
         questions_from_file(tmp_path / "a.jsonl")

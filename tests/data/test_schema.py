@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import fields
 
 import pyarrow as pa
@@ -136,3 +137,12 @@ def test_a_recipe_needs_questions_with_names_of_their_own(recipe_with):
 
 def test_part_schema_has_no_untyped_column():
     assert not any(pa.types.is_null(field.type) for schema in (ANSWERS, ITEMS) for field in schema)
+
+
+def test_uri_of_a_question_is_part_of_the_recipe_only_where_set(recipe_with: Callable[..., Recipe]) -> None:
+    everywhere = recipe_with(questions=(Question("q1", "Red?"),))
+    bills = recipe_with(questions=(Question("q1", "Red?", "bills/*"),))
+    assert "uri" not in everywhere.to_json()
+    assert Recipe.from_json(bills.to_json()) == bills
+    assert bills.fingerprint != everywhere.fingerprint
+    assert bills.differences(everywhere) == ['questions.q1 (uri): "bills/*" != not set']

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 
 from zellige.engine import checkpoint as module
-from zellige.engine.checkpoint import Checkpoint, CheckpointError, Weights
+from zellige.engine.checkpoint import Checkpoint, CheckpointError, Habits, Weights
 from zellige.engine.layers.experts import ExpertStore
 
 
@@ -163,3 +163,18 @@ def test_where_one_tensor_cannot_tell_the_layout_the_other_does(tmp_path: Path) 
 def test_layouts_that_contradict_each_other_are_refused(tmp_path: Path, gate_up, down) -> None:
     with pytest.raises(CheckpointError, match="neither the released layout"):
         experts(tmp_path, gate_up, down)
+
+
+def test_habits_are_those_of_a_large_model_where_the_folder_says_nothing(tmp_path: Path) -> None:
+    folder(tmp_path)
+    assert Checkpoint(tmp_path).habits() == Habits(follows_instructions=True, lines_at_once=None)
+    (tmp_path / "zellige.json").write_text('{"follows_instructions": false, "lines_at_once": 1}')
+    assert Checkpoint(tmp_path).habits() == Habits(follows_instructions=False, lines_at_once=1)
+
+
+@pytest.mark.parametrize("said", ['{"follows_instructions": "no"}', '{"lines_at_once": 0}', '{"lines_at_once": true}'])
+def test_habits_that_make_no_sense_are_refused(tmp_path: Path, said: str) -> None:
+    folder(tmp_path)
+    (tmp_path / "zellige.json").write_text(said)
+    with pytest.raises(CheckpointError, match="lines_at_once a number"):
+        Checkpoint(tmp_path).habits()

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import warnings
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -129,7 +130,7 @@ def test_json_is_one_object_on_stdout(fake: Any, draw: Draw, tmp_path: Path) -> 
         (["caption", "--store", "STORE"], "--resume"),
         (["caption", "IMAGE"], "--store DIR"),
         (["caption", "IMAGE", "--store", "STORE", "--tile", "7.5"], "auto, off or"),
-        (["caption", "s3://bucket/x", "--store", "STORE"], "copy the images to a folder"),
+        (["caption", "nosuch://bucket/x", "--store", "STORE"], "copy the images to a folder"),
         (["caption", "--store", "STORE", "--resume", "no-such-run"], "no-such-run"),
         (["ask", "IMAGE", "--store", "STORE"], "--question TEXT"),
         (["caption", "IMAGE", "--store", "STORE", "--log-file", "/no/such/folder/log"], "name another file"),
@@ -172,6 +173,30 @@ def test_dry_run_needs_no_store(fake: Any, draw: Draw) -> None:
     assert "1 calls" in Told("caption", draw("a.png"), "--dry-run").out
 
 
+def test_dry_run_says_what_is_passed_by_and_names_every_unreadable_member(fake: Any, draw: Draw) -> None:
+    folder = draw("a.png").parent
+    (folder / "notes.txt").write_text("no picture")
+    with zipfile.ZipFile(folder / "x.zip", "w") as archive, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # zipfile's, about names that are there twice
+        for name in ("one.png", "two.png", "two.png", "two.png"):
+            archive.writestr(name, b"no picture")
+    found = json.loads(Told("caption", folder, "--dry-run", "--json").out)
+    assert (found["items"], len(found["unreadable"]), found["ignored"]) == (5, 4, {"not an image": 1})
+    assert [name.partition("x.zip ")[2] for name in found["unreadable"]] == [
+        *("one.png", "two.png", "two.png (place 2)", "two.png (place 3)")
+    ]
+    assert "passed by: 1 not an image" in Told("caption", folder, "--dry-run").out
+
+
+def test_folder_without_an_image_is_told_as_that(fake: Any, tmp_path: Path) -> None:
+    (folder := tmp_path / "letters").mkdir()
+    (folder / "notes.txt").write_text("no picture")
+    says = f"no image found in {folder}; passed by: 1 not an image"
+    assert Told("caption", folder, "--dry-run").out.strip() == says
+    told = Told("caption", folder, "--store", tmp_path / "store", "--no-prefect")
+    assert (told.code, says in told.err) == (0, True)
+
+
 def test_runs_are_listed_and_shown(fake: Any, draw: Draw, tmp_path: Path) -> None:
     store = tmp_path / "store"
     for arguments in (["caption"], ["ask", "--question", "Which?"]):
@@ -184,7 +209,7 @@ def test_runs_are_listed_and_shown(fake: Any, draw: Draw, tmp_path: Path) -> Non
     shown = Told("runs", "show", runs[0]["run_id"], "--store", store)
     assert (shown.code, shown.err) == (0, "")
     assert "1 ok, 1 failed (1 not_found)" in shown.out
-    assert "file:///nowhere.png" in shown.out
+    assert " /nowhere.png [" in shown.out
     as_json = json.loads(Told("runs", "show", runs[1]["run_id"], "--store", store, "--json").out)
     assert (as_json["ok"], as_json["failures"][0]["error_kind"]) == (1, "not_found")
     assert Told("runs", "show", "nothing", "--store", store).code == 2

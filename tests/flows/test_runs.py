@@ -143,7 +143,7 @@ def test_questions_of_an_image_follow_each_other_and_decode_once(
     fake: Any, draw: Draw, store: Path, rows: Rows
 ) -> None:
     folder = draw("a.png").parent
-    draw("b.png")
+    draw("b.png", (40, 50, 60))
     bad = folder / "c.png"
     bad.write_bytes(b"no picture")
     done = ask(store, folder, "Which colour?", "How many?")
@@ -185,7 +185,7 @@ def test_shape_that_the_model_cannot_see_fails_alone(fake: Any, draw: Draw, stor
 
 def test_throughput_is_stored_with_the_run(fake: Any, draw: Draw, store: Path, watch: Watch) -> None:
     folder = draw("a.png").parent
-    draw("b.png")
+    draw("b.png", (40, 50, 60))
     done = caption(store, folder)
     stored = Store(store).open_run(done["run_id"]).throughput()
     assert {k: stored[k] for k in ("items", "rows", "images", "tiles", "requests", "image_tokens")} == {

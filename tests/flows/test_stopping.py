@@ -98,3 +98,24 @@ def test_second_interrupt_stops_at_once_and_leaves_a_run_to_resume(zellige: Any,
     assert f"stopped at once; finish it with: zellige caption --resume {run_id} --store {store}" in err
     done = zellige.json("caption", "--resume", run_id, "--store", store, "--no-prefect")
     assert done["ok"] == ITEMS
+
+
+@pytest.mark.parametrize("kill", [False, True])
+def test_second_process_joins_a_run_and_takes_over_from_a_killed_one(
+    zellige: Any, folder: Path, tmp_path: Path, rows: Rows, kill: bool
+) -> None:
+    store = tmp_path / "store"
+    first = started(zellige, folder, store, delay_s=0.05, shard_items=2)
+    run_id = wait_for_parts(store, 1, first)
+    resume = ("caption", "--resume", run_id, "--store", store, "--no-prefect", "--json")
+    second = zellige.start(*resume)
+    if kill:
+        wait_for_parts(store, 3, first)
+        os.kill(first.pid, signal.SIGKILL)
+    out, err = second.communicate(timeout=120)
+    first.communicate(timeout=120)
+    assert second.returncode == 0, out + err
+    answered = rows(store, run_id)
+    assert len({r["row_id"] for r in answered}) == len(answered) == ITEMS
+    committed = [e["shard"] for e in Store(store).open_run(run_id).events() if e["kind"] == "committed"]
+    assert len(committed) == len(set(committed))

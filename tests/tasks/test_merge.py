@@ -10,7 +10,15 @@ from zellige.data.schema import ErrorKind
 from zellige.data.tiling import Tile
 from zellige.engine.api import Answer, Usage
 from zellige.tasks.answer import Outcome
-from zellige.tasks.merge import Merged, abstains, merge_answers, merge_captions
+from zellige.tasks.merge import (
+    Merged,
+    abstains,
+    merge_answers,
+    merge_captions,
+    merge_reading,
+    overview_of,
+    summary_prompt,
+)
 
 TILES = (Tile(0, 0, 200, 100, 0.5, overview=True), Tile(0, 0, 120, 100, 1.0), Tile(80, 0, 120, 100, 1.0))
 
@@ -111,3 +119,67 @@ def test_all_broken_fails_by_the_first() -> None:
     kinds = (ErrorKind.NONFINITE, ErrorKind.LENGTH, ErrorKind.LENGTH)
     merged = merge_answers(TILES, [refused(None, kind) for kind in kinds])
     assert (merged.answer, merged.error_kind, merged.finish_reason) == (None, ErrorKind.NONFINITE, None)
+
+
+def test_summary_is_the_caption_and_costs_what_it_costs() -> None:
+    outcomes = [said("a poster"), said("a cat"), said("a dog")]
+    merged = merge_captions(TILES, outcomes, said("a poster of a cat and a dog", 0.7, attempts=2))
+    assert (merged.answer, merged.error) == ("a poster of a cat and a dog", None)
+    assert merged.mean_logprob == pytest.approx(math.log(0.7))
+    assert (merged.usage, merged.engine_s, merged.attempts) == (Usage(16, 36, 12), 2.0, 2)
+    assert [t.answer for t in merged.tiles] == ["a poster", "a cat", "a dog"]
+
+
+def test_summary_that_failed_is_a_warning_and_the_overviews_caption_stands() -> None:
+    outcomes = [said("a poster"), said("a cat"), said("a dog")]
+    merged = merge_captions(TILES, outcomes, refused("a a a", ErrorKind.REPETITION))
+    assert (merged.answer, merged.error_kind) == ("a poster", None)
+    assert merged.error == "the tiles' captions were not summarised: repetition: refused"
+    assert merged.usage == Usage(16, 36, 12)
+
+
+def test_summary_is_asked_of_the_overview_where_it_and_a_tile_were_captioned() -> None:
+    bad = refused(None, ErrorKind.ENGINE_FAILED)
+    assert overview_of(TILES, [said("a"), bad, said("b")]) == 0
+    assert overview_of(TILES, [said("a"), bad, bad]) is None
+    assert overview_of(TILES, [bad, said("a"), said("b")]) is None
+    assert overview_of(TILES[:1], [said("a")]) is None
+
+
+def test_summary_is_asked_for_with_the_prompt_and_the_tiles_captions() -> None:
+    bad = refused("a a", ErrorKind.REPETITION)
+    prompt = summary_prompt("Say it in French.", TILES, [said("a poster"), said("a cat\non a mat"), bad])
+    assert prompt.endswith("\nSay it in French.")
+    assert "- middle left: a cat on a mat\n" in prompt
+    assert "a poster" not in prompt
+    assert "a a" not in prompt
+
+
+LINES = (Tile(0, 0, 200, 30, 1.0), Tile(0, 40, 90, 30, 1.0), Tile(110, 40, 90, 30, 1.0))
+
+
+def test_text_of_pieces_is_stitched_and_pieces_keep_theirs() -> None:
+    merged = merge_reading(LINES, [said("Bill", 0.9), said("Total:", 0.8), said("7.10", 0.8)])
+    assert (merged.answer, merged.error_kind) == ("Bill\nTotal: 7.10", None)
+    assert [t.answer for t in merged.tiles] == ["Bill", "Total:", "7.10"]
+    assert merged.mean_logprob == pytest.approx((math.log(0.9) + 2 * math.log(0.8)) / 3)
+
+
+def test_one_piece_of_a_larger_page_is_told_as_a_tile() -> None:
+    merged = merge_reading(LINES[:1], [said("Bill")])
+    assert (merged.answer, len(merged.tiles)) == ("Bill", 1)
+    assert merge_reading(TILES[:1], [said("a\n\nb")]).answer == "a\n\nb"
+
+
+@pytest.mark.parametrize("nothing", ["", "  ", "no text", "No text."])
+def test_page_without_print_reads_as_nothing(nothing: str) -> None:
+    merged = merge_reading(TILES[:1], [said(nothing)])
+    assert (merged.answer, merged.error_kind) == ("", None)
+    assert merge_reading(LINES, [said(nothing), said("a"), said(nothing)]).answer == "a"
+
+
+def test_piece_that_failed_fails_the_page_which_keeps_the_rest() -> None:
+    merged = merge_reading(LINES, [said("Bill"), refused(None, ErrorKind.ENGINE_FAILED), said("7.10")])
+    assert (merged.answer, merged.error_kind) == ("Bill\n7.10", ErrorKind.ENGINE_FAILED)
+    assert merged.error == "the tile at 0,40: refused"
+    assert merge_reading(TILES[:1], [refused(None, ErrorKind.NONFINITE)]).answer is None

@@ -1,0 +1,243 @@
+"""The source of what a user named: files, folders, globs, lists and archives, here or elsewhere."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from zellige.data.pages import page_items
+from zellige.data.schema import ErrorKind, Item
+from zellige.data.sniff import HEAD_BYTES
+from zellige.data.sources.base import ReadError, StoredFile, why
+from zellige.data.sources.containers import OPENERS, ContainerPool, kind_by_head, kind_by_name
+from zellige.data.sources.files import Found, named, read_local, walk
+from zellige.data.sources.lists import ListFile, names_images
+from zellige.data.sources.options import NO_OPTIONS, SourceOptions
+from zellige.data.sources.remote import named_remote, not_there, walk_remote
+from zellige.data.sources.storage import (
+    SCHEME,
+    is_glob,
+    literal_prefix,
+    local_file,
+    look,
+    remote_file,
+    remote_uri,
+    stored_file,
+)
+from zellige.data.sources.wanted import Wanted
+from zellige.data.uri import absolute, from_uri, is_file_uri, to_uri
+
+
+@dataclass(frozen=True)
+class Input:
+    """One input: an absolute local path in bytes, or the literal address of something elsewhere.
+
+    ``reading`` says how: "" as what it is, "list" as a list of names, "wds" as a WebDataset.
+    """
+
+    place: bytes | str
+    reading: str = ""
+
+    @property
+    def uri(self) -> str:
+        """For rows."""
+        return to_uri(self.place) if isinstance(self.place, bytes) else remote_uri(self.place)
+
+    @property
+    def text(self) -> str:
+        """What ``open_source`` takes again."""
+        place = to_uri(self.place) if isinstance(self.place, bytes) else self.place
+        return f"{self.reading}:{place}" if self.reading else place
+
+    @property
+    def file(self) -> StoredFile:
+        return local_file(self.place) if isinstance(self.place, bytes) else remote_file(self.place)
+
+
+class InputSource:
+    """The images among ``inputs``, in that order."""
+
+    def __init__(self, inputs: Sequence[Input], options: SourceOptions = NO_OPTIONS) -> None:
+        self._inputs = tuple(inputs)
+        self._options = options
+        self._wanted = Wanted(options)
+        self._ignored: Counter[str] = Counter()
+        self._pool = ContainerPool(_container_at, options)
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return tuple(given.text for given in self._inputs)
+
+    @property
+    def ignored(self) -> Mapping[str, int]:
+        return dict(self._ignored)
+
+    def describe(self) -> str:
+        shown = ", ".join(self.inputs[:3])
+        return shown if len(self._inputs) <= 3 else f"{shown} and {len(self._inputs) - 3} more"
+
+    def items(self) -> Iterator[Item]:
+        self._ignored = Counter()
+        # One folder cannot name a file twice; several inputs and lists can, and digests keep millions small.
+        several = len(self._inputs) > 1 or any(given.reading == "list" for given in self._inputs)
+        seen: set[bytes] | None = set() if several else None
+        for given in self._inputs:
+            for item in self._of_list(given) if given.reading == "list" else self._of_input(given):
+                if seen is not None:
+                    digest = bytes.fromhex(item.item_id)
+                    if digest in seen:
+                        self._ignored["named twice"] += 1
+                        continue
+                    seen.add(digest)
+                yield item
+
+    def local_path(self, item: Item) -> bytes | None:
+        whole = item.member is None and item.ordinal is None
+        return from_uri(item.uri) if whole and is_file_uri(item.uri) else None
+
+    def read(self, item: Item) -> bytes:
+        if item.member is not None or item.ordinal is not None:
+            with self._pool.use(item.uri) as container:
+                return container.read(item)
+        path = self.local_path(item)
+        return stored_file(item.uri).read() if path is None else read_local(path)
+
+    def _of_input(self, given: Input) -> Iterator[Item]:
+        found = self._of_path(given.place) if isinstance(given.place, bytes) else self._of_address(given.place)
+        for one in found:
+            if isinstance(one, Item):
+                yield one
+            elif one.kind is None:
+                yield from _of_document(one.file)
+            else:
+                samples = given.reading == "wds" and one.kind == "tar"
+                yield from self._of_container(one, "webdataset" if samples else one.kind)
+
+    def _of_path(self, path: bytes) -> Iterator[Item | Found]:
+        try:
+            status = os.stat(path)
+        except (OSError, ValueError) as error:  # ValueError: a NUL byte in the name
+            if is_glob(path) and not os.path.lexists(path):
+                top = os.fsencode(literal_prefix(os.fsdecode(path))) or b"/"
+                pattern = path[len(os.path.join(top, b"")) :]
+                yield from self._matching(to_uri(path), walk(top, Wanted(self._options, pattern), self._ignored))
+                return
+            kind, said = why(error) if isinstance(error, OSError) else (ErrorKind.NOT_FOUND, str(error))
+            yield Item(to_uri(path), error_kind=kind, error=said)
+            return
+        if stat.S_ISDIR(status.st_mode):
+            yield from walk(path, self._wanted, self._ignored)
+        elif not stat.S_ISREG(status.st_mode):
+            yield Item(to_uri(path), error_kind=ErrorKind.UNREADABLE, error="not a regular file")
+        else:
+            yield from self._named(os.path.basename(path), named(path, status.st_size))
+
+    def _of_address(self, url: str) -> Iterator[Item | Found]:
+        try:
+            about = look(url)
+        except ReadError as error:
+            yield Item(remote_uri(url), error_kind=error.kind, error=error.message)
+            return
+        if about is not None and about["type"] == "directory":
+            yield from walk_remote(url, self._wanted, self._ignored)
+        elif about is not None:
+            name = url.rpartition("/")[2].encode("utf-8", "surrogateescape")
+            yield from self._named(name, named_remote(url, about.get("size")))
+        elif is_glob(url) and not url.startswith("http"):
+            top = literal_prefix(url)
+            pattern = url[len(top) + 1 :].encode("utf-8", "surrogateescape")
+            found = walk_remote(top, Wanted(self._options, pattern), self._ignored)
+            yield from self._matching(remote_uri(url), found)
+        else:
+            yield not_there(remote_uri(url))
+
+    def _named(self, name: bytes, found: Item | Found) -> Iterator[Item | Found]:
+        container = isinstance(found, Found) and found.kind is not None
+        if not (self._wanted.container(name) if container else self._wanted.image(name)):
+            self._ignored["excluded"] += 1
+        else:
+            yield replace(found, named=True) if isinstance(found, Found) else found
+
+    def _matching(self, uri: str, walked: Iterator[Item | Found]) -> Iterator[Item | Found]:
+        nothing, before = True, self._ignored.total()
+        for found in walked:
+            nothing = False
+            yield found
+        if nothing and self._ignored.total() == before:
+            yield Item(uri, error_kind=ErrorKind.NOT_FOUND, error="there is no file of this name, and none like it")
+
+    def _of_container(self, found: Found, kind: str) -> Iterator[Item]:
+        if kind == "parquet" and not found.named and names_images(found.file, self._options):
+            self._ignored["a list"] += 1  # of images that may lie beside it: a list is read where it is named
+            return
+        container = OPENERS[kind](found.file, self._options)
+        uri, nothing = found.file.uri, True
+        try:
+            for item in container.items():
+                nothing = False
+                yield item
+        except ReadError as error:
+            if nothing and not found.named and error.kind == ErrorKind.UNSUPPORTED_FORMAT:
+                self._ignored["a table without images"] += 1
+            else:
+                yield Item(uri, size_bytes=found.file.size, error_kind=error.kind, error=error.message)
+            nothing = False
+        finally:
+            self._ignored.update(container.ignored)
+            container.close()
+        if nothing and not container.ignored["excluded"]:
+            if found.named or found.sure:
+                yield Item(uri, size_bytes=found.file.size, error_kind=ErrorKind.EMPTY, error="it holds no image")
+            else:
+                self._ignored["not an image"] += 1
+
+    def _of_list(self, given: Input) -> Iterator[Item]:
+        uri = given.uri
+        rows, number = ListFile(given.file, self._options).rows(), 0
+        try:
+            for number, (name, kept, wrong) in enumerate(rows):
+                if wrong is not None:
+                    yield Item(uri, ordinal=number, error_kind=ErrorKind.UNREADABLE, error=wrong, metadata=kept)
+                    continue
+                for item in self._of_input(_in_list(given, name)):
+                    yield replace(item, metadata=(*item.metadata, *kept)) if kept else item
+        except ReadError as error:
+            yield Item(uri, error_kind=error.kind, error=error.message)
+
+
+def _in_list(listing: Input, name: bytes) -> Input:
+    """What a row of a list names."""
+    text = os.fsdecode(name)
+    if is_file_uri(text):
+        return Input(from_uri(text))
+    if SCHEME.match(text):
+        return Input(name.decode("utf-8", "surrogateescape"))
+    if isinstance(listing.place, bytes):
+        return Input(absolute(os.path.join(os.path.dirname(listing.place), name)))
+    return Input(f"{listing.place.rpartition('/')[0]}/{text.removeprefix('./')}")
+
+
+def _of_document(file: StoredFile) -> Iterator[Item]:
+    item = Item(file.uri, size_bytes=file.size)
+    try:
+        with file.open() as opened:
+            yield from page_items(item, opened)
+    except ReadError as error:
+        yield replace(item, error_kind=error.kind, error=error.message)
+    except OSError as error:
+        kind, said = why(error)
+        yield replace(item, error_kind=kind, error=said)
+
+
+def _container_at(uri: str) -> tuple[StoredFile, str]:
+    """The container of a row's URI and its kind; raises ReadError where it is none."""
+    file, name = stored_file(uri), uri.encode()
+    if (kind := kind_by_name(name)) is None:
+        with file.open() as opened:
+            kind = kind_by_head(name, opened.read(HEAD_BYTES))
+    if kind is None:
+        raise ReadError(ErrorKind.UNREADABLE, "this is no archive or table any more")
+    return file, kind

@@ -1,0 +1,151 @@
+"""List files: text, CSV, JSON lines or Parquet whose rows name the images, relative to the list's own folder.
+
+Text has one name a line. The others have a column, ``--column`` or the first of ``COLUMNS`` that is there; a CSV of
+one column without a known name has no header. Rows end at ``\\n`` alone: other line ends are letters of a name.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import Any, BinaryIO
+
+from zellige.data.schema import ErrorKind
+from zellige.data.sources.base import ReadError, SourceError, StoredFile
+from zellige.data.sources.options import SourceOptions
+
+#: Names of the column, the first that is there.
+COLUMNS = (
+    *("uri", "url", "path", "image_path", "image_uri", "image_url", "file_path", "filepath"),
+    *("file", "filename", "file_name", "image"),
+)
+SUFFIXES = (b".txt", b".csv", b".jsonl")
+_LONGEST_LINE_BYTES = 8 << 20
+#: What a row says: the name (empty where there is none), the columns to keep, and what is wrong with the row.
+Row = tuple[bytes, tuple[tuple[str, str], ...], str | None]
+
+
+class ListFile:
+    """The rows of one list file, streamed."""
+
+    def __init__(self, file: StoredFile, options: SourceOptions) -> None:
+        self._file = file
+        self._options = options
+        self._suffix = os.path.splitext(file.uri)[1].lower()
+
+    def check(self) -> None:
+        """Raises SourceError where there is no column of names; a list that cannot be read is no wrong usage."""
+        with suppress(ReadError):
+            next(self.rows(), None)
+
+    def rows(self) -> Iterator[Row]:
+        """Every row in its order; raises ReadError where the list cannot be read on, SourceError without a column."""
+        with self._file.open() as file:
+            if self._suffix == ".csv":
+                yield from self._csv(file)
+            elif self._suffix == ".jsonl":
+                yield from self._json_lines(file)
+            elif self._suffix == ".parquet":
+                yield from self._parquet(file)
+            else:
+                yield from ((line, (), None) for line in _lines(file) if line)
+
+    def _column(self, names: Sequence[str]) -> str:
+        wanted = self._options.column
+        found = next((name for name in ((wanted,) if wanted else COLUMNS) if name in names), None)
+        if found is None:
+            missing = f"no column {wanted!r}" if wanted else "no column of names"
+            raise SourceError(f"{self._file.uri} has {missing}, but {', '.join(names[:20])}; name one with --column")
+        return found
+
+    def _row(self, cells: dict[str, Any], column: str) -> Row:
+        kept = tuple(
+            (k, v if isinstance(v := cells[k], str) else json.dumps(v, default=str))
+            for k in self._options.keep
+            if cells.get(k) is not None
+        )
+        name = cells.get(column)
+        if not isinstance(name, str) or not name:
+            return b"", kept, f"this row has no name in the column {column!r}"
+        return name.encode("utf-8", "surrogateescape"), kept, None
+
+    def _csv(self, file: BinaryIO) -> Iterator[Row]:
+        text = io.TextIOWrapper(file, "utf-8-sig", "surrogateescape", newline="\n")
+        table = csv.reader(text)
+        try:
+            names = next(table, None)
+            if names is None:
+                return
+            if len(names) == 1 and not self._options.column and names[0] not in COLUMNS:
+                yield names[0].encode("utf-8", "surrogateescape"), (), None
+                yield from ((row[0].encode("utf-8", "surrogateescape"), (), None) for row in table if row)
+                return
+            column = self._column(names)
+            yield from (self._row(dict(zip(names, row, strict=False)), column) for row in table if row)
+        except csv.Error as error:
+            raise ReadError(ErrorKind.UNREADABLE, f"line {table.line_num} is no CSV: {error}") from error
+
+    def _json_lines(self, file: BinaryIO) -> Iterator[Row]:
+        column: str | None = None
+        for line in _lines(file):
+            if not line.strip():
+                continue
+            try:
+                cells = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                yield b"", (), f"this line is no JSON: {error}"
+                continue
+            if isinstance(cells, str):
+                yield cells.encode("utf-8", "surrogateescape"), (), None
+            elif isinstance(cells, dict):
+                column = column or self._column(list(cells))
+                yield self._row(cells, column)
+            else:
+                yield b"", (), "this line is neither a name nor an object"
+
+    def _parquet(self, file: BinaryIO) -> Iterator[Row]:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        try:
+            table = pq.ParquetFile(file)
+            names = table.schema_arrow.names
+            column = self._column(names)
+            wanted = [column, *(name for name in self._options.keep if name in names and name != column)]
+            for batch in table.iter_batches(batch_size=8192, columns=wanted):
+                yield from (self._row(cells, column) for cells in batch.to_pylist())
+        except (pa.ArrowException, OSError) as error:
+            raise ReadError(ErrorKind.UNREADABLE, f"this Parquet file is damaged: {error}") from error
+
+
+def names_images(file: StoredFile, options: SourceOptions) -> bool:
+    """Whether a Parquet file is a list: it has a column of names, and none of bytes that could be images."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with file.open() as opened:
+            schema = pq.ParquetFile(opened).schema_arrow
+    except (ReadError, pa.ArrowException, OSError):
+        return False
+    types = [field.type for field in schema]
+    nested = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_struct, pa.types.is_list)
+    if any(test(kind) for kind in types for test in nested):
+        return False
+    columns = (options.column,) if options.column else COLUMNS
+    return any(f.name in columns and (pa.types.is_string(f.type) or pa.types.is_large_string(f.type)) for f in schema)
+
+
+def _lines(file: BinaryIO) -> Iterator[bytes]:
+    """The lines without their ends; those of Windows are taken too."""
+    first = True
+    while line := file.readline(_LONGEST_LINE_BYTES):
+        if len(line) == _LONGEST_LINE_BYTES:
+            raise ReadError(ErrorKind.UNREADABLE, f"a line is longer than {_LONGEST_LINE_BYTES:,} bytes; no list")
+        if first:
+            line, first = line.removeprefix(b"\xef\xbb\xbf"), False
+        yield line.removesuffix(b"\n").removesuffix(b"\r")

@@ -1,0 +1,184 @@
+"""Where files lie: this machine's file system, or anything that fsspec reads (``s3://``, ``https://``, …).
+
+An address outside this machine is taken literally: ``#``, ``?``, ``%`` and ``[1]`` in a key are letters of it. In rows
+its path is percent-encoded like a local one's; an ``http`` address is kept as it is, because it is encoded already.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import stat
+import threading
+from collections.abc import Callable
+from typing import Any, BinaryIO, cast
+from urllib.parse import quote, unquote_to_bytes
+
+from zellige.data.schema import ErrorKind
+from zellige.data.sources.base import ReadError, SourceError, StoredFile
+from zellige.data.uri import from_uri, is_file_uri, to_uri
+
+SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+_WEB = ("http", "https")
+_WEB_SAFE = "%/:?#[]@!$&'()*+,;=-._~"
+_SYSTEMS: dict[str, Any] = {}
+_LOCK = threading.Lock()
+
+
+def remote_uri(url: str) -> str:
+    """The URI, for rows, of a literal address; ``remote_url`` gives the address back."""
+    scheme, _, rest = url.partition("://")
+    safe = _WEB_SAFE if scheme in _WEB else "/-._~"
+    return f"{scheme}://{quote(rest.encode('utf-8', 'surrogateescape'), safe=safe)}"
+
+
+def remote_url(uri: str) -> str:
+    """The literal address of a row's URI."""
+    scheme, _, rest = uri.partition("://")
+    return uri if scheme in _WEB else f"{scheme}://{unquote_to_bytes(rest).decode('utf-8', 'surrogateescape')}"
+
+
+def filesystem(url: str) -> Any:
+    """The fsspec file system of an address, made once; raises SourceError that says what to install or to give."""
+    scheme = url.partition("://")[0]
+    with _LOCK:
+        if scheme not in _SYSTEMS:
+            import fsspec
+
+            options: dict[str, Any] = {"use_listings_cache": False} if scheme != "memory" else {}
+            if scheme in _WEB:
+                options["encoded"] = True  # or "%2F" in a query would arrive as "/"
+            endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+            if scheme in ("s3", "s3a") and endpoint:
+                options["endpoint_url"] = endpoint
+            try:
+                _SYSTEMS[scheme] = fsspec.filesystem(scheme, **options)
+            except ImportError as error:
+                raise SourceError(f"{scheme}:// addresses need a package that is not installed: {error}") from error
+            except ValueError as error:
+                raise SourceError(
+                    f"{scheme}:// addresses are not read; copy the images to a folder and name that"
+                ) from error
+        return _SYSTEMS[scheme]
+
+
+def remote_file(url: str, size: int | None = None) -> StoredFile:
+    """The file at a literal address."""
+    return StoredFile(remote_uri(url), size, None, lambda: cast(BinaryIO, _Remote.opened(url)))
+
+
+def local_file(path: bytes, size: int | None = None) -> StoredFile:
+    """The regular file at ``path``."""
+    return StoredFile(to_uri(path), size, path, lambda: open_regular(path))
+
+
+def stored_file(uri: str) -> StoredFile:
+    """The file of a row's URI."""
+    return local_file(from_uri(uri)) if is_file_uri(uri) else remote_file(remote_url(uri))
+
+
+def open_regular(path: bytes) -> BinaryIO:
+    """Raises ReadError for what is no regular file: a pipe that took a file's place would be waited for without end."""
+    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise ReadError(ErrorKind.UNREADABLE, "not a regular file")
+    return file
+
+
+def look(url: str) -> dict[str, Any] | None:
+    """What the storage says of an address ("type", "size"); None where there is nothing. Raises ReadError."""
+    system = filesystem(url)
+    try:
+        return cast(dict[str, Any], system.info(_key(system, url)))
+    except FileNotFoundError:
+        return None
+    except Exception as error:
+        raise _told(error) from error
+
+
+def entries(url: str) -> list[tuple[str, str, int | None]]:
+    """(literal address, "file" or "directory", size) of what lies in a remote folder, sorted; raises ReadError."""
+    system, scheme = filesystem(url), url.partition("://")[0]
+    key = _key(system, url).rstrip("/")
+    try:
+        listed = system.ls(key, detail=True)
+    except Exception as error:
+        raise _told(error) from error
+    found = [(e["name"].rstrip("/"), e["type"], e.get("size")) for e in listed]
+    # An object store may list the folder itself, as an empty object.
+    return sorted((_url(scheme, name), kind, size) for name, kind, size in found if name.strip("/") != key.strip("/"))
+
+
+def _key(system: Any, url: str) -> str:
+    return remote_uri(url) if url.partition("://")[0] in _WEB else cast(str, system._strip_protocol(url))
+
+
+def _url(scheme: str, name: str) -> str:
+    return name if name.startswith(f"{scheme}://") else f"{scheme}://{name.lstrip('/')}"
+
+
+def _told(error: Exception) -> ReadError:
+    """Storages raise what their libraries raise, so anything counts as "cannot be had"."""
+    if isinstance(error, ReadError):
+        return error
+    missing = isinstance(error, FileNotFoundError)
+    said = str(error).partition("\n")[0] or type(error).__name__
+    return ReadError(ErrorKind.NOT_FOUND if missing else ErrorKind.UNREADABLE, said)
+
+
+class _Remote(io.RawIOBase):
+    """A remote file whose every fault is an OSError or ReadError."""
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+
+    @classmethod
+    def opened(cls, url: str) -> io.BufferedReader:
+        system = filesystem(url)
+        file = _do(lambda: system.open(_key(system, url), "rb"))
+        return io.BufferedReader(cls(file), 1 << 20)
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        return cast(int, _do(lambda: self._file.seek(offset, whence)))
+
+    def tell(self) -> int:
+        return cast(int, self._file.tell())
+
+    def readinto(self, buffer: Any) -> int:
+        data = _do(lambda: self._file.read(len(buffer)))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        if not self.closed:
+            self._file.close()
+        super().close()
+
+
+def _do(call: Callable[[], Any]) -> Any:
+    try:
+        return call()
+    except (ReadError, MemoryError):
+        raise
+    except Exception as error:
+        raise _told(error) from error
+
+
+def literal_prefix(url: str) -> str:
+    """The folder of an address up to its first part with a glob character, without the last slash."""
+    head = re.split(r"[*?\[]", url, maxsplit=1)[0]
+    return head.rpartition("/")[0]
+
+
+def is_glob(name: str | bytes) -> bool:
+    """Whether a name has a character that globs use."""
+    text = name if isinstance(name, str) else name.decode("latin-1")
+    return any(letter in text for letter in "*?[")

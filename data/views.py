@@ -1,0 +1,92 @@
+"""What the model is shown of an image: one view of the whole, or an overview and then tiles of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from zellige.data.reading import cut_piece, plan_pieces
+from zellige.data.schema import Task, Tiling
+from zellige.data.tiling import Budget, Tile, cut, plan_tiles
+
+
+class UnseenShapeError(Exception):
+    """The model cannot see an image of this shape."""
+
+
+@dataclass(frozen=True)
+class ViewRule:
+    """How images become views: small, so that it can be sent to the processes that decode."""
+
+    task: Task
+    tiling: Tiling
+    budget: Budget
+    lines_at_once: int | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """One picture for the model: the whole image, its overview or a tile; ``pixels`` are (height, width, 3).
+
+    ``tile`` is in pixels of the upright image, ``pixels`` may be shrunk to what the model sees of it. ``index`` is the
+    view's place among the views of its image: large images may give them in another order.
+    """
+
+    tile: Tile
+    pixels: NDArray[np.uint8]
+    index: int = 0
+
+
+def views_of(pixels: NDArray[np.uint8], rule: ViewRule) -> Iterator[View]:
+    """The views of an image that is whole in memory, one after another; raises UnseenShapeError."""
+    height, width = pixels.shape[:2]
+    if pieces := _pieces(pixels, rule):
+        for index, tile in enumerate(pieces):
+            yield View(tile, cut_piece(pixels, tile, rule.budget), index)
+        return
+    # What is read whole is a page without lines to cut at, or one that is small.
+    rule = replace(rule, tiling="off") if rule.task == "read" else rule
+    for index, tile in enumerate(planned(width, height, rule)):
+        yield View(tile, shown(cut(pixels, tile), rule.budget), index)
+
+
+def _pieces(pixels: NDArray[np.uint8], rule: ViewRule) -> tuple[Tile, ...]:
+    """The pieces of a page to read, in reading order; () where it is seen whole, and for any other task."""
+    if rule.task != "read" or rule.tiling == "off":
+        return ()
+    side = None if rule.tiling == "auto" else rule.tiling
+    try:
+        return plan_pieces(pixels, rule.budget, side=side, lines=rule.lines_at_once)
+    except ValueError as e:
+        raise UnseenShapeError(str(e)) from e
+
+
+def planned(width: int, height: int, rule: ViewRule) -> tuple[Tile, ...]:
+    """The boxes of the views of an image of this size: at least one, an overview first; raises UnseenShapeError."""
+    try:
+        tiles = plan_tiles(width, height, rule.budget, rule.tiling)
+    except ValueError as e:
+        raise UnseenShapeError(str(e)) from e
+    return tiles or (Tile(0, 0, width, height, 1.0, overview=True),)
+
+
+def shown(pixels: NDArray[np.uint8], budget: Budget) -> NDArray[np.uint8]:
+    """``pixels`` shrunk as the model would shrink them, so that less is carried; as they are where it would not."""
+    size = shrunk_size(pixels.shape[1], pixels.shape[0], budget)
+    return pixels if size is None else np.asarray(Image.fromarray(pixels).resize(size, Image.Resampling.BICUBIC))
+
+
+def shrunk_size(width: int, height: int, budget: Budget) -> tuple[int, int] | None:
+    """(width, height) that the model shrinks such a picture to; None where it does not, or would resize it again."""
+    size = budget.resized(width, height)
+    if size[0] * size[1] >= width * height:
+        return None
+    try:
+        settled = budget.resized(*size) == size
+    except ValueError:
+        settled = False
+    return size if settled else None

@@ -1,0 +1,65 @@
+"""The read flow: all text of every image, in reading order. A deployment names it ``flows/read.py:read``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from zellige.flows.prefect_run import flow, run_as_flow
+from zellige.tasks.job import Job
+
+
+@flow(name="read", persist_result=False)
+def read(
+    inputs: list[str],
+    store: str,
+    prompt: str | None = None,
+    tile: str | None = None,
+    limit: int | None = None,
+    resume: str | None = None,
+    raw: bool | None = None,
+    max_tokens: int | None = None,
+    temperature: float | None = None,
+    seed: int | None = None,
+    model: str | None = None,
+    device: str | None = None,
+    dtype: str | None = None,
+    shard_items: int | None = None,
+    include: list[str] | None = None,
+    exclude: list[str] | None = None,
+    column: str | None = None,
+    keep: list[str] | None = None,
+    workers: int | None = None,
+    dedupe: bool = True,
+    retry: list[str] | None = None,
+) -> Any:
+    """Read the images of ``inputs`` (paths or ``file://`` addresses) into ``store``; the run's summary.
+
+    What is left out takes its default, or the run's own choice where ``resume`` names one. Rows that failed leave the
+    flow run Completed; a run that was stopped is Cancelled, one that could not go on Failed.
+    """
+    return run_as_flow(
+        Job(
+            task="read",
+            store=store,
+            inputs=tuple(inputs),
+            prompt=prompt,
+            tile=tile,
+            limit=limit,
+            resume=resume,
+            raw=raw,
+            max_tokens=max_tokens,
+            temperature=temperature,
+            seed=seed,
+            model=model,
+            device=device,
+            dtype=dtype,
+            shard_items=shard_items,
+            include=tuple(include or ()),
+            exclude=tuple(exclude or ()),
+            column=column,
+            keep=tuple(keep or ()),
+            workers=workers,
+            dedupe=dedupe,
+            retry=tuple(retry or ()),
+        )
+    )

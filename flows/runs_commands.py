@@ -1,0 +1,172 @@
+"""``zellige runs``: what the files of a store say of its runs; each command gives back its exit code."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from zellige.data.catalog import Catalog
+from zellige.data.ledger import Run, Store
+from zellige.flows.commands import logging_to, reported, say
+from zellige.flows.output import put
+from zellige.flows.progress import duration
+from zellige.flows.show import failure_lines, readable, resume_command, summary_lines, table
+from zellige.tasks.job import WrongUseError
+from zellige.tasks.record import summary
+
+FAILURES_SHOWN = 20
+
+
+def list_runs(store: Path, as_json: bool) -> int:
+    """Print the runs of a store, oldest first."""
+
+    def work() -> int:
+        runs = Catalog(_existing(store)).runs()
+        if as_json:
+            put(json.dumps(runs, default=str), sys.stdout)
+        elif not runs:
+            say(f"no run in {store} yet")
+        else:
+            columns = ("run_id", "flow", "state", "items", "rows", "ok", "failed", "skipped", "started_at")
+            shown = [run | {"started_at": run["started_at"][:16].replace("T", " ")} for run in runs]
+            put("\n".join(table(shown, columns)), sys.stdout)
+        return 0
+
+    return _told(work, as_json)
+
+
+def show_run(run_id: str, store: Path, as_json: bool) -> int:
+    """Print one run as its files say it stands; the exit code of the command, not of the run."""
+
+    def work() -> int:
+        run, catalog = Store(_existing(store)).open_run(run_id), Catalog(store)
+        shown = summary(run, catalog)
+        failures = catalog.query(
+            "SELECT uri, member, page, question_id, error_kind, error, answer FROM answers "
+            "WHERE run_id = ? AND status = 'failed' ORDER BY uri, member, page, question_id LIMIT ?",
+            [run.run_id, FAILURES_SHOWN],
+            run_id=run.run_id,
+        )
+        if as_json:
+            put(json.dumps(shown | {"failures": failures}, default=str), sys.stdout)
+            return 0
+        more, step = shown["failed"] - len(failures), _next(run, shown["state"])
+        lines = [
+            *summary_lines(shown),
+            *failure_lines([f | {"uri": readable(f["uri"])} for f in failures]),
+            *([f"  … and {more} more failed"] if more > 0 else []),
+            *([f"  next: {step}"] if step else []),
+        ]
+        put("\n".join(lines), sys.stdout)
+        return 0
+
+    return _told(work, as_json)
+
+
+def run_status(run_id: str, store: Path, as_json: bool) -> int:
+    """Print how far a run is, from its files alone, while others write them."""
+
+    def work() -> int:
+        run = Store(_existing(store)).open_run(run_id)
+        status = run_standing(run)
+        if as_json:
+            put(json.dumps(status), sys.stdout)
+            return 0
+        counts = ", ".join(f"{status[name]} {name}" for name in ("ok", "failed", "skipped"))
+        lines = [
+            f"{status['flow']} · run {run.run_id} · {status['state']}",
+            f"  {status['items_done']} of {status['items']} items, {counts}",
+        ]
+        if status["items_per_s"] is not None:
+            lines.append(f"  {status['items_per_s']:.2f} items/s, {duration(status['left_s'])} left")
+        if status["next"]:
+            lines.append(f"  next: {status['next']}")
+        put("\n".join(lines), sys.stdout)
+        return 0
+
+    return _told(work, as_json)
+
+
+def run_standing(run: Run) -> dict[str, Any]:
+    """State and counts of a run; ``items_per_s`` and ``left_s`` where it is worked on and shards were committed."""
+    state, progress = run.state(), run.progress()
+    rate = run.rate() if state == "running" else None
+    return {
+        "run_id": run.run_id,
+        "flow": run.recipe.task,
+        "state": state,
+        "items": progress.items,
+        "items_done": progress.items_done,
+        "rows": progress.rows,
+        "ok": progress.ok,
+        "failed": progress.failed,
+        "skipped": progress.skipped,
+        "items_per_s": rate,
+        "left_s": (progress.items - progress.items_done) / rate if rate else None,
+        "next": _next(run, state),
+    }
+
+
+def delete_run(run_id: str, store: Path, yes: bool, as_json: bool) -> int:
+    """Remove a run for good, asked for once more on a terminal."""
+
+    def work() -> int:
+        runs = Store(_existing(store))
+        if not yes:
+            progress = runs.open_run(run_id).progress()
+            if not sys.stdin.isatty() or as_json:
+                raise WrongUseError(f"deleting {run_id} takes its answers with it; say --yes")
+            rows = progress.ok + progress.failed + progress.skipped
+            print(f"Delete run {run_id} and its {rows:,} rows? [y/N] ", end="", file=sys.stderr, flush=True)
+            if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+                say("nothing was deleted")
+                return 1
+        runs.delete_run(run_id)
+        Catalog(store).rebuild()
+        if as_json:
+            put(json.dumps({"run_id": run_id, "deleted": True}), sys.stdout)
+        else:
+            say(f"run {run_id} is deleted")
+        return 0
+
+    return _told(work, as_json)
+
+
+def rebuild_index(store: Path, as_json: bool) -> int:
+    """Make the index anew from the files, and say what it holds."""
+
+    def work() -> int:
+        catalog = Catalog(_existing(store))
+        count = catalog.rebuild()
+        rows = sum(run["ok"] + run["failed"] + run["skipped"] for run in catalog.runs())
+        opened = Store(store)
+        bad = [str(path) for run_id in opened.run_ids() for path in opened.open_run(run_id).bad_parts()]
+        if as_json:
+            put(json.dumps({"runs": count, "rows": rows, "left_out": bad}), sys.stdout)
+        else:
+            left = [f"  left out, damaged or not whole: {path}; --resume answers its items again" for path in bad]
+            say(f"{count} runs, {rows} rows in {catalog.path}", *left)
+        return 0
+
+    return _told(work, as_json)
+
+
+def _next(run: Run, state: str) -> str | None:
+    """The command that goes on with a run that nobody works on and that is not done."""
+    if state in ("finished", "running"):
+        return None
+    return resume_command(run.recipe.task, run.run_id, str(run.path.parent.parent))
+
+
+def _told(work: Callable[[], int], as_json: bool) -> int:
+    with logging_to(None):
+        return reported(work, as_json)
+
+
+def _existing(store: Path) -> Path:
+    if not store.is_dir():
+        raise WrongUseError(f"{store} is no folder; give the --store that runs were made with")
+    return store

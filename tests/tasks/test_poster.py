@@ -1,0 +1,103 @@
+"""Small print on a large poster: tiles find what one look at the whole cannot."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.dataset as ds
+import pytest
+from numpy.typing import NDArray
+from PIL import Image
+
+from zellige.data.samples import Fact, held_out_kit
+from zellige.data.samples.contents import label_pairs
+from zellige.data.samples.fonts import package_faces
+from zellige.data.samples.glyphs import load_font
+from zellige.data.samples.ink import Box, Ink
+from zellige.data.tiling import cut, plan_tiles
+from zellige.engine.demo.architecture import BUDGET
+from zellige.engine.runner import Runner
+from zellige.flows.pipeline import run_job
+from zellige.tasks.job import Job
+
+Pixels = NDArray[np.uint8]
+
+
+def poster(seed: str, width: int, height: int, count: int, most_px: int) -> tuple[Pixels, list[tuple[Box, Fact]]]:
+    """Facts in 13 to ``most_px`` px, scattered; where each stands."""
+    kit, ink = held_out_kit(seed), Ink(width, height)
+    placed: list[tuple[Box, Fact]] = []
+    for label, value, fact in label_pairs(kit, 3 * count):
+        text, font = f"{label}: {value}", load_font(kit.pick(package_faces()), kit.rng.randint(13, most_px))
+        long, tall = font.width(text), font.ascent + font.descent
+        x, y = kit.rng.uniform(8, width - long - 8), kit.rng.uniform(8, height - tall - 8)
+        box = Box(x, y, x + long, y + tall)
+        if len(placed) < count and not any(box.touches(other, 40) for other, _ in placed):
+            ink.text(x, y + font.ascent, text, font, 255)
+            placed.append((box, fact))
+    assert len(placed) == count
+    return 255 - np.repeat(ink.pixels[..., None], 3, axis=2), placed
+
+
+def answers(folder: Path, name: str, pictures: list[Pixels], questions: tuple[str, ...], tile: str) -> list[Any]:
+    """For each picture its answers by question."""
+    images = folder / name
+    images.mkdir()
+    for i, pixels in enumerate(pictures):
+        Image.fromarray(pixels).save(images / f"{i:03}.png")
+    job = Job(task="ask", store=str(folder / "store"), inputs=(str(images),), questions=questions, tile=tile)
+    run = run_job(job)
+    found = ds.dataset(folder / "store" / "runs" / run["run_id"] / "parts", format="parquet").to_table().to_pylist()
+    by_picture: list[Any] = [{} for _ in pictures]
+    for row in found:
+        by_picture[int(row["uri"].rsplit("/", 1)[1][:3])][row["question"]] = row["answer"]
+    return by_picture
+
+
+@pytest.mark.parametrize(
+    ("width", "height", "count", "most_px"),
+    [
+        (1600, 640, 5, 14),
+        pytest.param(
+            *(3000, 2000, 20, 22),
+            marks=[
+                pytest.mark.long,
+                pytest.mark.skipif(not os.environ.get("ZELLIGE_TEST_LONG"), reason="a minute; ZELLIGE_TEST_LONG=1"),
+            ],
+        ),
+    ],
+)
+def test_tiles_find_small_print_that_is_lost_in_the_whole(
+    width: int, height: int, count: int, most_px: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pixels, placed = poster(f"poster/{width}", width, height, count, most_px)
+    questions = tuple(f"What is the {fact.names[0]}?" for _, fact in placed)
+    alone = [
+        pixels[max(0, int(box.top) - 24) : int(box.bottom) + 24, max(0, int(box.left) - 24) : int(box.right) + 24]
+        for box, _ in placed
+    ]
+    single = answers(tmp_path, "alone", alone, questions, "off")
+    readable = [
+        (q, fact.value)
+        for i, (q, (_, fact)) in enumerate(zip(questions, placed, strict=True))
+        if single[i][q] == fact.value
+    ]
+    assert len(readable) >= 0.8 * count
+
+    encoded: list[int] = []
+    see = Runner._see
+    monkeypatch.setattr(Runner, "_see", lambda self, images: encoded.append(len(images)) or see(self, images))
+    (tiled,) = answers(tmp_path, "tiled", [pixels], questions, "auto")
+    views = sum(encoded)
+    (whole,) = answers(tmp_path, "whole", [pixels], questions, "off")
+
+    right = [q for q, value in readable if tiled[q] == value]
+    missed = {q: (value, tiled[q]) for q, value in readable if q not in right}
+    assert len(right) >= 0.9 * len(readable), missed
+    assert sum(whole[q] == value for q, value in readable) < 0.2 * len(readable)
+    # What differs went through the vision tower once, whatever the number of questions; tiles without print are alike.
+    pictures = {cut(pixels, tile).tobytes() for tile in plan_tiles(width, height, BUDGET)}
+    assert views == len(pictures)

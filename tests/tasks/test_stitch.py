@@ -1,0 +1,53 @@
+"""Texts of pieces become the text of the page: nothing doubled, nothing lost."""
+
+from __future__ import annotations
+
+from zellige.data.tiling import Tile
+from zellige.tasks.stitch import Piece, stitched
+
+
+def piece(x: int, y: int, width: int, height: int, text: str) -> Piece:
+    return Piece(Tile(x, y, width, height, 1.0), text)
+
+
+def test_pieces_below_each_other_are_lines_and_parts_of_one_line_are_joined() -> None:
+    pieces = [
+        piece(0, 0, 300, 30, "A title"),
+        piece(0, 40, 100, 30, "Name:"),
+        piece(150, 40, 100, 30, "Olga Rivers"),
+        piece(0, 80, 300, 30, "The end"),
+    ]
+    assert stitched(pieces) == "A title\nName: Olga Rivers\nThe end"
+
+
+def test_columns_of_the_same_height_stay_apart() -> None:
+    assert (
+        stitched([piece(0, 0, 100, 60, "one\ntwo"), piece(150, 0, 100, 60, "three\nfour")]) == "one\ntwo\nthree\nfour"
+    )
+
+
+def test_lines_that_two_tiles_saw_come_once() -> None:
+    upper = piece(0, 0, 400, 100, "first line\nsecond line\nthird line\nfourth line")
+    lower = piece(0, 60, 400, 100, "third line\nfourth lime\nfifth line")
+    assert stitched([upper, lower]) == "first line\nsecond line\nthird line\nfourth line\nfifth line"
+
+
+def test_lines_cut_by_the_edges_of_tiles_are_taken_from_the_tile_that_saw_them_whole() -> None:
+    upper = piece(0, 0, 400, 100, "first line\nsecond line\nthird line\nfn,,~h l'n,")
+    lower = piece(0, 60, 400, 100, "-_'-_\nthird line\nfourth line")
+    assert stitched([upper, lower]) == "first line\nsecond line\nthird line\nfourth line"
+
+
+def test_halves_of_lines_are_joined_where_they_overlap() -> None:
+    left = piece(0, 0, 400, 100, "the quick brown fo\njumps ove\nend")
+    right = piece(300, 0, 400, 100, "own fox went\nover the dog")
+    assert stitched([left, right]) == "the quick brown fox went\njumps over the dog\nend"
+
+
+def test_the_same_line_twice_on_a_page_is_no_overlap() -> None:
+    assert stitched([piece(0, 0, 300, 30, "0.00"), piece(0, 36, 300, 30, "0.00")]) == "0.00\n0.00"
+
+
+def test_pieces_without_text_and_no_pieces() -> None:
+    assert stitched([]) == ""
+    assert stitched([piece(0, 0, 9, 9, ""), piece(0, 20, 9, 9, " a \n\n b"), piece(0, 40, 9, 9, " ")]) == "a\nb"
