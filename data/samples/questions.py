@@ -95,7 +95,13 @@ SPECIAL: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("Which invoice is this?", "What number does the invoice have?", "What is the number of this invoice?"),
         ("What is this invoice's number?",),
     ),
-    "phone": (("Which number can I call?", "What number do I call?"), ("Which number should I call?",)),
+    "phone": (
+        (
+            "Which number can I call?", "What number do I call?", "What number can I reach them at?",
+            "Under which number can they be reached?", "Which number is to be called?", "Whom do I call?",
+        ),
+        ("Which number should I call?",),
+    ),
     "cashier": (("Who was the cashier?", "Who served?"), ("Who is the cashier?",)),
     "time": (("What time is it?", "At what time was it?"), ("What time was it?",)),
     "tax": (("How much is the tax?", "How much tax is there?"), ("How much tax must be paid?",)),
@@ -105,8 +111,13 @@ SPECIAL: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "dob": (("When was the person born?",), ("When were they born?",)),
     "name": (("Who is it?", "What is the person's name?"), ("What is the person called?",)),
     "item": (
-        ("What is the price of {}?", "How much is the {}?", "How much does the {} cost?", "price of {}",
-         "What does the {} cost?"),
+        (
+            "What is the price of {}?", "How much is the {}?", "How much does the {} cost?", "price of {}",
+            "What does the {} cost?", "How much was {}?", "What did {} cost?", "How much for {}?", "{} price",
+            "What is the price for {}?", "What is the {} price?", "cost of the {}", "Tell me what {} costs.",
+            "How much does {} cost?", "How much do they ask for {}?", "What's the price of {}?", "{}: how much?",
+            "What was the cost of the {}?", "How much are {}?", "What must I pay for {}?",
+        ),
         ("What is the cost of {}?", "How much is {}?"),
     ),
 }  # fmt: skip

@@ -57,7 +57,7 @@ class Options:
 def parse_options() -> Options:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="folder of the checkpoint and the log")
-    parser.add_argument("--seconds", type=float, default=330, help="how long to train, once everything is ready")
+    parser.add_argument("--seconds", type=float, default=462, help="how long to train, once everything is ready")
     parser.add_argument("--steps", type=int, default=10**9, help="stop after so many steps, if that is sooner")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--workers", type=int, default=14, help="drawing processes a GPU")
