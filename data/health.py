@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,20 +17,19 @@ _GIVEN = ("run_id", "worker", "created_at")
 
 
 class ThroughputFolder:
-    """Samples by any number of workers; one row a file, and the rows add up."""
+    """Samples by any number of workers: one file a worker, holding all that it did so far, so that the rows add up."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._numbers = itertools.count(1)
 
     def write(self, run_id: str, worker: str, sample: Mapping[str, int | float | None]) -> None:
-        """Store one sample; raises ValueError for a column that there is not."""
+        """Store a worker's sample in place of its earlier one; raises ValueError for a column that there is not."""
         columns = [name for name in THROUGHPUT.names if name not in _GIVEN]
         if unknown := sorted(set(sample) - set(columns)):
             raise ValueError(f"no throughput column {', '.join(unknown)}; there are {', '.join(columns)}")
         row = {**sample, "run_id": run_id, "worker": worker, "created_at": datetime.now(UTC)}
         table = pa.Table.from_pylist([row], schema=THROUGHPUT)
-        path = self._folder / f"throughput-{worker}-{next(self._numbers):05d}.parquet"
+        path = self._folder / f"throughput-{worker}.parquet"
         write_whole(path, lambda file: pq.write_table(table, file))
 
     def sums(self) -> dict[str, float]:

@@ -194,7 +194,7 @@ class Run:
         return self._events.read()
 
     def write_throughput(self, sample: Mapping[str, int | float | None]) -> None:
-        """Add one row of ``THROUGHPUT`` by column name; rows add up, so give what came since the last one."""
+        """Store what this worker did so far, by column of ``THROUGHPUT``, in place of what it stored before."""
         self._throughput.write(self.run_id, self._roster.my_name, sample)
 
     def throughput(self) -> dict[str, float]:

@@ -90,6 +90,9 @@ def _answer_shards(run: Run, host: EngineHost, watch: Watch, pool: DecodePool, a
             with lease:
                 rows = host.run(work.rows(lease.shard.items))
                 commit(lease, rows, tally)
+            on_change(tally)
+            # After every part, so that the share of a worker that is killed later is counted too.
+            run.write_throughput(_sample(tally, host.run(host.engine.meter(run.run_id))))
     on_change(tally)
 
 

@@ -222,6 +222,22 @@ def test_pool_that_cannot_start_says_so(monkeypatch: pytest.MonkeyPatch) -> None
         run(lambda pool: all_of(pool, png()))
 
 
+def test_worker_killed_while_it_starts_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mark = tmp_path / "died"
+    dies_once = (
+        "import os, signal, sys\n"
+        f"if not os.path.exists({str(mark)!r}):\n"
+        f"    open({str(mark)!r}, 'x').close()\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "from zellige.data import decode_worker\n"
+        "decode_worker.main(int(sys.argv[1]))\n"
+    )
+    monkeypatch.setattr(decode_pool, "COMMAND", (sys.executable, "-P", "-c", dies_once))
+    data = png()
+    same(run(lambda pool: all_of(pool, data)), data)
+    assert mark.exists()
+
+
 PARENT = """
 import asyncio, sys
 from zellige.data.decode_pool import DecodePool

@@ -370,8 +370,9 @@ def test_events_of_all_writers_in_order_even_with_odd_text_and_a_torn_end(store,
     assert len({e["worker"] for e in notes}) == 2
 
 
-def test_throughput_adds_up_and_refuses_what_it_does_not_know(store, new_run):
+def test_throughput_adds_up_over_workers_and_refuses_what_it_does_not_know(store, new_run):
     run = new_run()
+    run.write_throughput({"items": 1, "engine_s": 0.5})
     run.write_throughput({"items": 3, "engine_s": 1.5})
     store.open_run(run.run_id).write_throughput({"items": 4, "tiles": None})
     sums = run.throughput()
