@@ -103,7 +103,7 @@ class Catalog:
                 raise OSError(str(error)) from error
             finally:
                 fresh.unlink(missing_ok=True)
-        return len(self._store.run_ids())
+        return len(self._store.open_all()[0])
 
     def runs(self) -> list[dict[str, Any]]:
         """One dict a run, oldest first; the keys are the columns of the view ``runs``.
@@ -111,7 +111,7 @@ class Catalog:
         From the files as they are now; of the index only what still agrees with them is taken, to spare reading.
         """
         indexed = {row["run_id"]: row for row in self._indexed()}
-        rows = [self._row(self._store.open_run(run_id), indexed.get(run_id)) for run_id in self._store.run_ids()]
+        rows = [self._row(run, indexed.get(run.run_id)) for run in self._store.open_all()[0]]
         return sorted(rows, key=lambda row: (row["started_at"], row["run_id"]))
 
     def run(self, run_id: str) -> dict[str, Any]:
@@ -127,7 +127,11 @@ class Catalog:
         """
         try:
             with duckdb.connect() as memory:
-                _create(memory, self.runs(), self._parts(self._store.run_ids() if run_id is None else [run_id]))
+                _create(
+                    memory,
+                    self.runs(),
+                    self._parts(self._store.open_all()[0] if run_id is None else [self._store.open_run(run_id)]),
+                )
                 return _dicts(memory.sql(sql, params=list(parameters)))
         except duckdb.Error as error:
             raise CatalogError(str(error)) from error
@@ -135,10 +139,10 @@ class Catalog:
     def _update(self, index: duckdb.DuckDBPyConnection, changed: str | None = None) -> None:
         """Bring every table and view up to date; of the runs already there only ``changed`` is read again."""
         known = {row["run_id"]: row for row in _stored(index) if row["run_id"] != changed}
-        run_ids = self._store.run_ids()
-        rows = [self._row(self._store.open_run(run_id), known.get(run_id)) for run_id in run_ids]
+        runs = self._store.open_all()[0]
+        rows = [self._row(run, known.get(run.run_id)) for run in runs]
         index.begin()
-        _create(index, rows, self._parts(run_ids))
+        _create(index, rows, self._parts(runs))
         index.commit()
 
     def _row(self, run: Run, known: dict[str, Any] | None) -> dict[str, Any]:
@@ -179,10 +183,10 @@ class Catalog:
         except duckdb.Error:
             return []
 
-    def _parts(self, run_ids: Sequence[str]) -> list[str]:
+    def _parts(self, runs: Sequence[Run]) -> list[str]:
         """The complete parts of the runs, as globs: one a run where all of its parts are good, else one a part."""
         globs = []
-        for run in map(self._store.open_run, run_ids):
+        for run in runs:
             done, all_parts = sorted(run.whole_shards()), run.path / "parts"
             if len(done) == sum(1 for _ in all_parts.glob("shard-*.parquet")):
                 globs += [_escaped(all_parts) + "/shard-*.parquet"] if done else []

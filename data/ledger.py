@@ -182,6 +182,16 @@ class Store:
                 p.name for p in self._runs.iterdir() if not p.name.startswith(".") and (p / "recipe.json").exists()
             )
 
+    def open_all(self) -> tuple[list[Run], dict[str, str]]:
+        """(runs, what is wrong with those that cannot be opened, by name): one that is damaged hides no other."""
+        runs, damaged = [], {}
+        for run_id in self.run_ids():
+            try:
+                runs.append(self.open_run(run_id))
+            except LedgerError as error:
+                damaged[run_id] = str(error)
+        return runs, damaged
+
     @property
     def _runs(self) -> Path:
         return self.root / "runs"

@@ -39,6 +39,8 @@ def export(
         options = _options(to, dest, beside, overwrite, if_exists, prefix, suffix, shard_bytes)
         if not store.is_dir():
             raise _WrongUse(f"{store} is no folder; give the --store that runs were made with")
+        if dest is not None and dest.resolve().is_relative_to(store.resolve()):
+            raise _WrongUse(f"{dest} lies in the store, whose files are the answers; name a place outside of it")
         done = export_run(Store(store).open_run(run_id), to, dest, options)
     except (_WrongUse, UnknownRun, ExportError, LedgerError, SourceError) as error:
         code = 2 if isinstance(error, (_WrongUse, UnknownRun)) else 1

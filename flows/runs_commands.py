@@ -33,6 +33,8 @@ def list_runs(store: Path, as_json: bool) -> int:
             columns = ("run_id", "flow", "state", "items", "rows", "ok", "failed", "skipped", "started_at")
             shown = [run | {"started_at": run["started_at"][:16].replace("T", " ")} for run in runs]
             put("\n".join(table(shown, columns)), sys.stdout)
+        for line in _damaged_lines(store):
+            say(line)
         return 0
 
     return _told(work, as_json)
@@ -142,16 +144,22 @@ def rebuild_index(store: Path, as_json: bool) -> int:
         catalog = Catalog(_existing(store))
         count = catalog.rebuild()
         rows = sum(run["ok"] + run["failed"] + run["skipped"] for run in catalog.runs())
-        opened = Store(store)
-        bad = [str(path) for run_id in opened.run_ids() for path in opened.open_run(run_id).bad_parts()]
+        bad = [str(path) for run in Store(store).open_all()[0] for path in run.bad_parts()]
         if as_json:
             put(json.dumps({"runs": count, "rows": rows, "left_out": bad}), sys.stdout)
         else:
             left = [f"  left out, damaged or not whole: {path}; --resume answers its items again" for path in bad]
             say(f"{count} runs, {rows} rows in {catalog.path}", *left)
+        for line in _damaged_lines(store):
+            say(line)
         return 0
 
     return _told(work, as_json)
+
+
+def _damaged_lines(store: Path) -> list[str]:
+    advice = "move the run away, or give it up with zellige runs delete"
+    return [f"left out: {reason}; {advice} {run_id}" for run_id, reason in Store(store).open_all()[1].items()]
 
 
 def _next(run: Run, state: str) -> str | None:

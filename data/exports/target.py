@@ -22,8 +22,11 @@ def new_file(dest: Path, overwrite: bool) -> Iterator[BinaryIO]:
     """A file to fill, which is at ``dest`` once the block has ended well; raises ExportError."""
     if dest.is_dir():
         raise ExportError(f"{dest} is a folder; this format is one file, so name a file")
-    if not overwrite and dest.exists() and dest.stat().st_size:
-        raise ExportError(f"{dest} exists; name another file, or give --overwrite to replace it")
+    if dest.exists() and dest.stat().st_size:
+        if not overwrite:
+            raise ExportError(f"{dest} exists; name another file, or give --overwrite to replace it")
+        if not _is_json(dest):
+            raise ExportError(f"{dest} is a file that no export wrote; it is not replaced, name another file")
     temporary = folder_of(dest) / f".export.{secrets.token_hex(6)}.tmp"
     with _told(dest):
         try:
@@ -53,6 +56,12 @@ def new_folder(dest: Path, overwrite: bool) -> Iterator[Path]:
             shutil.rmtree(old, ignore_errors=True)
         finally:
             shutil.rmtree(made, ignore_errors=True)
+
+
+def _is_json(path: Path) -> bool:
+    """Whether a file begins as every export of one file does: a photo or a part of a store does not."""
+    with _told(path), path.open("rb") as file:
+        return file.read(1) == b"{"
 
 
 def _may_replace(dest: Path, overwrite: bool) -> None:

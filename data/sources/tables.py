@@ -39,7 +39,7 @@ class TableContainer:
         """A row an item, with the kept columns; raises ReadError where the table or its columns are unusable."""
         table, _ = self._opened()
         with _undamaged("this table's list of columns"):
-            keep = {name: column_parts(table.schema, name) for name in self._options.keep}
+            keep = self._kept_columns(table.schema)
         if not keep and table.rows is not None:
             yield from (Item(self._stored.uri, ordinal=row) for row in range(table.rows))
             return
@@ -121,6 +121,14 @@ class TableContainer:
             self._lost.append((self._next, table.next_start(self._next), why))
             raise ReadError(ErrorKind.UNREADABLE, why) from error
         raise ReadError(ErrorKind.NOT_FOUND, f"the table has no row {row} any more")
+
+    def _kept_columns(self, schema: pa.Schema) -> dict[str, tuple[str, ...]]:
+        """Where the columns to keep are; raises ReadError for one that is not there."""
+        try:
+            return {name: column_parts(schema, name) for name in self._options.keep}
+        except ReadError as error:
+            # Of another kind than a table that a walk passes by: a slip of the pen must not make its images vanish.
+            raise ReadError(ErrorKind.NOT_FOUND, f"--keep: {error.message}") from error
 
     def _keep(self, start: int, batch: pa.RecordBatch) -> None:
         self._next = start + batch.num_rows

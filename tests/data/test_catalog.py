@@ -227,3 +227,12 @@ def test_a_question_mark_in_the_path_costs_the_index_and_nothing_else(tmp_path, 
     assert "'?'" in run.events()[-1]["reason"]
     with pytest.raises(StoreUnusable, match="cannot write"):
         catalog.rebuild()
+
+
+def test_a_damaged_run_hides_no_other_and_is_named(store, new_run):
+    new_run(run_id="good")
+    (new_run(run_id="bad").path / "recipe.json").write_text("{")
+    catalog = Catalog(store.root)
+    assert [row["run_id"] for row in catalog.runs()] == ["good"]
+    assert catalog.rebuild() == 1
+    assert store.open_all()[1].keys() == {"bad"}

@@ -93,3 +93,11 @@ def test_unknown_runs_and_places_that_are_taken_are_told(export: Callable[..., A
     done = export(tmp_path / "out", "--to", "jsonl")
     assert (done.exit_code, (tmp_path / "out").read_text()) == (1, "mine")
     assert "--overwrite" in done.stderr
+
+
+def test_nothing_in_the_store_is_overwritten(export: Callable[..., Any], tmp_path: Path) -> None:
+    part = next((tmp_path / "store").glob("runs/*/parts/*.parquet"))
+    before = part.read_bytes()
+    done = export(part, "--to", "jsonl", "--overwrite")
+    assert (done.exit_code, part.read_bytes()) == (2, before)
+    assert "store" in done.stderr

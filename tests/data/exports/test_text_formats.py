@@ -48,12 +48,19 @@ def test_jsonl_holds_every_row_and_column_whatever_a_reader_takes_for_a_line_end
     assert all(r["metadata"] == {"licence": "CC0"} for r in rows)
 
 
-def test_a_file_that_exists_is_replaced_only_when_told(images: Path, answered: Answered, tmp_path: Path) -> None:
+def test_an_earlier_export_is_replaced_when_told_and_no_other_file(
+    images: Path, answered: Answered, tmp_path: Path
+) -> None:
     run, out = answered(images), tmp_path / "rows.jsonl"
     out.write_text("mine")
     with pytest.raises(ExportError, match="--overwrite"):
         export(run, "jsonl", out)
     assert out.read_text() == "mine"
+    with pytest.raises(ExportError, match="no export wrote"):
+        export(run, "jsonl", out, overwrite=True)
+    assert out.read_text() == "mine"
+    out.unlink()
+    export(run, "jsonl", out)
     export(run, "jsonl", out, overwrite=True)
     assert len(lines(out)) == 6
     with pytest.raises(ExportError, match="is a folder"):

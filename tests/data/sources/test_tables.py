@@ -19,7 +19,8 @@ import pytest
 from PIL import Image
 
 from zellige.data.decode import decode
-from zellige.data.schema import Item
+from zellige.data.schema import ErrorKind, Item
+from zellige.data.sources import open_source
 from zellige.data.sources.base import ReadError, StoredFile
 from zellige.data.sources.cells import kept_text
 from zellige.data.sources.image_column import image_column
@@ -377,3 +378,12 @@ def test_row_group_with_fewer_rows_than_it_says_never_shows_another_rows_image(t
             assert why(container, ordinal).kind == "unreadable"
         else:
             assert decode(container.read(Item("", ordinal=ordinal))).width == ordinal + 1
+
+
+def test_a_table_of_a_folder_without_a_column_to_keep_is_a_failed_item_and_not_passed_by(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"image": [b"x", b"y"]}), tmp_path / "t.parquet")
+    source = open_source([tmp_path], SourceOptions(keep=("nope",)))
+    (item,) = source.items()
+    assert item.error_kind == ErrorKind.NOT_FOUND
+    assert "--keep" in (item.error or "")
+    assert not source.ignored
