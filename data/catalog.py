@@ -150,18 +150,10 @@ class Catalog:
             changed_ns = (run.path / "parts").stat().st_mtime_ns
         if known is not None and known["state"] == "finished" and known["parts_changed_ns"] == changed_ns:
             return known
-        # The state before the counts: a run that is finished has all of them.
-        state, progress, outcome = run.state(), run.progress(), run.outcome() or {}
+        standing, outcome = run.standing(), run.outcome() or {}
+        state = standing["state"]
         return {
-            "run_id": run.run_id,
-            "flow": run.recipe.task,
-            "state": state,
-            "items": progress.items,
-            "items_done": progress.items_done,
-            "rows": progress.rows,
-            "ok": progress.ok,
-            "failed": progress.failed,
-            "skipped": progress.skipped,
+            **standing,
             "started_at": run.started_at,
             "ended_at": None if state in ("planning", "running") else outcome.get("at"),
             "error": outcome.get("error") if state == "failed" else None,

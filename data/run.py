@@ -267,6 +267,22 @@ class Run:
         """Stop the heartbeat without a word about the outcome."""
         self._roster.leave()
 
+    def standing(self) -> dict[str, Any]:
+        """How the run stands, in plain values: its name, flow and state, and the counts of ``progress``."""
+        # The state before the counts: a run that is finished has all of them.
+        state, progress = self.state(), self.progress()
+        return {
+            "run_id": self.run_id,
+            "flow": self.recipe.task,
+            "state": state,
+            "items": progress.items,
+            "items_done": progress.items_done,
+            "rows": progress.rows,
+            "ok": progress.ok,
+            "failed": progress.failed,
+            "skipped": progress.skipped,
+        }
+
     def outcome(self) -> dict[str, Any] | None:
         """How the last worker ended ("state", "error", "at"); None where none has said."""
         return read_json(self.path / "outcome.json")

@@ -94,21 +94,13 @@ def run_status(run_id: str, store: Path, as_json: bool) -> int:
 
 def run_standing(run: Run) -> dict[str, Any]:
     """State and counts of a run; ``items_per_s`` and ``left_s`` where it is worked on and shards were committed."""
-    state, progress = run.state(), run.progress()
-    rate = run.rate() if state == "running" else None
+    standing = run.standing()
+    rate = run.rate() if standing["state"] == "running" else None
     return {
-        "run_id": run.run_id,
-        "flow": run.recipe.task,
-        "state": state,
-        "items": progress.items,
-        "items_done": progress.items_done,
-        "rows": progress.rows,
-        "ok": progress.ok,
-        "failed": progress.failed,
-        "skipped": progress.skipped,
+        **standing,
         "items_per_s": rate,
-        "left_s": (progress.items - progress.items_done) / rate if rate else None,
-        "next": _next(run, state),
+        "left_s": (standing["items"] - standing["items_done"]) / rate if rate else None,
+        "next": _next(run, standing["state"]),
     }
 
 
