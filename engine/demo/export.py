@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
-from torch import Tensor
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
 
 from zellige.engine.demo.architecture import BUDGET, END_OF_TEXT, IM_END, MERGE, PATCH, SPECIAL_TOKENS, Architecture
 from zellige.engine.demo.net import TRAINING_ONLY
@@ -90,6 +90,18 @@ def released_layout(state: dict[str, Tensor]) -> dict[str, Tensor]:
         name: (tensor.transpose(1, 2) if ".experts." in name else tensor).to(torch.bfloat16).contiguous()
         for name, tensor in kept.items()
     }
+
+
+def restore(net: nn.Module, folder: Path) -> None:
+    """Load a checkpoint that ``export`` wrote into a network of its shape; training-only parts keep their weights."""
+    saved = load_file(str(folder / "model.safetensors"))
+    parameters = {n: p for n, p in net.named_parameters() if not n.startswith(TRAINING_ONLY)}
+    if saved.keys() != parameters.keys():
+        raise ValueError(f"{folder}: not a checkpoint of this network ({sorted(saved.keys() ^ parameters.keys())[:3]})")
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            tensor = saved[name]
+            parameter.copy_(tensor.transpose(1, 2) if ".experts." in name else tensor)
 
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
     python -m zellige.engine.demo.train --out FOLDER                          on one GPU
     torchrun --nproc-per-node 2 -m zellige.engine.demo.train --out FOLDER     on two
+    ... --checkpoint FOLDER                                                     goes on from one trained before
 
 The defaults on two H200 made the checkpoint that ships. Images are drawn by processes on the CPU while the GPU trains.
 The learning rate follows the clock, so that a run ends on time wherever it runs.
@@ -22,7 +23,7 @@ import torch
 from tokenizers import Tokenizer
 
 from zellige.engine.demo.architecture import Architecture
-from zellige.engine.demo.export import export
+from zellige.engine.demo.export import export, restore
 from zellige.engine.demo.grids import KINDS, Kind, grids_for
 from zellige.engine.demo.net import DemoNet
 from zellige.engine.demo.optimizer import FlatParameters, Optimizer
@@ -38,6 +39,8 @@ _RATE, _WEIGHT_DECAY = 2e-3, 0.05
 _WARM_UP_STEPS = 150
 #: Share of the run at full rate; then the rate falls in a straight line to _LAST_RATE of it.
 _HOLD, _LAST_RATE = 0.45, 0.01
+#: A run that goes on from a checkpoint: highest rate, and it falls from the first step on.
+_RATE_ON, _HOLD_ON = 1e-3, 0.05
 #: Share of the run over which the reading loss fades to _LAST_READING of its weight.
 _READING_FADES, _LAST_READING = 0.6, 0.1
 
@@ -52,6 +55,7 @@ class Options:
     scale: float
     seed: str
     fonts: Path | None
+    checkpoint: Path | None
 
 
 def parse_options() -> Options:
@@ -64,6 +68,7 @@ def parse_options() -> Options:
     parser.add_argument("--scale", type=float, default=0.6, help="images of a step, as a factor")
     parser.add_argument("--seed", default="1", help="of the drawn images")
     parser.add_argument("--fonts", type=Path, help="folder of font files, besides those installed")
+    parser.add_argument("--checkpoint", type=Path, help="folder of a checkpoint to go on from")
     return Options(**vars(parser.parse_args()))
 
 
@@ -102,6 +107,8 @@ class Training:
         torch.manual_seed(world.rank + 1)
         self.net = DemoNet(Architecture())
         self.net.to(world.device, self.dtype)
+        if options.checkpoint is not None:
+            restore(self.net, options.checkpoint)
         self.flat = FlatParameters(self.net, world.device, self.dtype)
         self.optimizer = Optimizer(self.flat, _WEIGHT_DECAY)
         prefix = prefix_tokens(Tokenizer.from_file(str(TOKENIZER)))
@@ -147,8 +154,9 @@ class Training:
         return len(seen)
 
     def rate(self, step: int, progress: float) -> float:
-        fall = 1.0 if progress < _HOLD else max(_LAST_RATE, (1 - progress) / (1 - _HOLD))
-        return _RATE * min(1.0, (step + 1) / _WARM_UP_STEPS) * fall
+        top, hold = (_RATE, _HOLD) if self.options.checkpoint is None else (_RATE_ON, _HOLD_ON)
+        fall = 1.0 if progress < hold else max(_LAST_RATE, (1 - progress) / (1 - hold))
+        return top * min(1.0, (step + 1) / _WARM_UP_STEPS) * fall
 
     def run(self) -> int:
         """Train until the time is up; returns the number of steps."""
@@ -179,6 +187,8 @@ class Training:
         return 1.0 if step >= self.options.steps else min(1.0, elapsed_s / self.options.seconds)
 
     def _set_stage(self, progress: float) -> None:
+        if self.options.checkpoint is not None:
+            progress = 1.0
         difficulty = min(1.0, 0.15 + 5 * progress)
         self.stream.set_difficulty(difficulty)
         self.steps.augment.difficulty = difficulty
