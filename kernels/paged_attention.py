@@ -12,6 +12,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from zellige.kernels.meter import METER
+from zellige.kernels.paged_attention_blocks import OPERATOR
+
+
+@dataclass(frozen=True)
+class Run:
+    """Rows ``begin`` to ``end``, each a sequence of one block, these blocks behind one another from ``block`` on: read
+    in place. ``block`` None: any sequences, whose blocks are gathered."""
+
+    begin: int
+    end: int
+    block: int | None
+
 
 @dataclass(frozen=True)
 class PagedLayout:
@@ -29,8 +42,12 @@ class PagedLayout:
     single: int
     #: (single, 1, 1, longest) additive mask of the keys past the end of each single-token sequence.
     single_mask: Tensor | None
-    #: Set where each single-token sequence lies in one block and these blocks follow one another: the first of them.
-    first_block: int | None = None
+    #: The single-token sequences, cut where they are no neighbours in the cache.
+    runs: tuple["Run", ...] = ()
+    #: ``starts`` (S + 1,) and ``lengths`` (S,) int32 on the device, where a GPU's kernels read them: a captured graph
+    #: is replayed for other lengths by writing into these, ``tables`` and ``slots``.
+    starts_device: Tensor | None = None
+    lengths_device: Tensor | None = None
 
 
 def write_cache(k: Tensor, v: Tensor, cache: Tensor, slots: Tensor) -> None:
@@ -68,32 +85,62 @@ def paged_attention(q: Tensor, k: Tensor, v: Tensor, cache: Tensor, layout: Page
     G = cache.shape[1]
     if k.shape != (T, G, D) or v.shape != k.shape or A % G or layout.starts[-1] != T or cache.shape[4] != D:
         raise ValueError(f"paged_attention: q {tuple(q.shape)}, k {tuple(k.shape)}, cache {tuple(cache.shape)}")
+    if q.is_cuda:
+        return _launch(q, k, v, cache, layout)
+    METER.count(OPERATOR)
     write_cache(k, v, cache, layout.slots)
-    parts = [_decode(q[: layout.single], cache, layout)] if layout.single else []
+    parts = [_decode(q, cache, layout, run) for run in layout.runs]
     for s in range(layout.single, len(layout.lengths)):
         rows = slice(layout.starts[s], layout.starts[s + 1])
         parts.append(_chunk(q[rows], k[rows], v[rows], cache, layout.tables[s], layout.lengths[s]))
     return (parts[0] if len(parts) == 1 else torch.cat(parts)).reshape(T, A * D)
 
 
-def _decode(q: Tensor, cache: Tensor, layout: PagedLayout) -> Tensor:
-    """One query a sequence, all sequences in one call; the heads that share a key head stand as its queries."""
-    S, A, D = q.shape
+def _launch(q: Tensor, k: Tensor, v: Tensor, cache: Tensor, layout: PagedLayout) -> Tensor:
+    P = cache.shape[3]
+    if P < 16 or P & (P - 1) or not cache.is_contiguous():
+        raise ValueError(f"paged_attention: blocks of {P} tokens; on a GPU block_tokens is a power of two from 16 on")
+    starts, lengths = layout.starts_device, layout.lengths_device
+    if starts is None or lengths is None:
+        starts, lengths = (torch.tensor(n, dtype=torch.int32).to(q.device) for n in (layout.starts, layout.lengths))
+    read = 2 * sum(layout.lengths) * k.shape[1] * k.shape[2] * k.element_size()
+    out: Tensor = METER.launch(
+        OPERATOR,
+        (q.shape[0], *q.shape[1:], k.shape[1]),
+        read + 2 * q.nbytes,
+        q,
+        k,
+        v,
+        cache,
+        layout.tables,
+        layout.slots,
+        starts,
+        lengths,
+        layout.single,
+    )
+    return out
+
+
+def _decode(q: Tensor, cache: Tensor, layout: PagedLayout, run: Run) -> Tensor:
+    """One query a sequence, those of a run in one call; the heads that share a key head stand as its queries."""
+    S, A, D = run.end - run.begin, q.shape[1], q.shape[2]
     G, P = cache.shape[1], cache.shape[3]
-    longest = max(layout.lengths[:S])
-    if layout.first_block is not None:
-        kv = cache[:, :, layout.first_block : layout.first_block + S, :longest]
+    longest = max(layout.lengths[run.begin : run.end])
+    if run.block is not None:
+        kv = cache[:, :, run.block : run.block + S, :longest]
     else:
         blocks = -(-longest // P)
-        kv = cache.index_select(2, layout.tables[:S, :blocks].flatten()).view(2, G, S, blocks * P, D)[:, :, :, :longest]
+        table = layout.tables[run.begin : run.end, :blocks].flatten()
+        kv = cache.index_select(2, table).view(2, G, S, blocks * P, D)[:, :, :, :longest]
     kv = kv.transpose(1, 2)
-    qg = q.reshape(S, G, A // G, D)
-    return F.scaled_dot_product_attention(qg, kv[0], kv[1], attn_mask=layout.single_mask).reshape(S, A * D)
+    qg = q[run.begin : run.end].reshape(S, G, A // G, D)
+    mask = None if layout.single_mask is None else layout.single_mask[run.begin : run.end, ..., :longest]
+    return F.scaled_dot_product_attention(qg, kv[0], kv[1], attn_mask=mask).reshape(S, A, D)
 
 
 def _chunk(q: Tensor, k: Tensor, v: Tensor, cache: Tensor, table: Tensor, length: int) -> Tensor:
     """Several queries of one sequence: its whole prompt, or a piece that stands on what is cached."""
-    new, A, D = q.shape
+    new = q.shape[0]
     qh = q.transpose(0, 1).unsqueeze(0)
     if new == length:
         kh, vh = k.transpose(0, 1).unsqueeze(0), v.transpose(0, 1).unsqueeze(0)
@@ -102,4 +149,4 @@ def _chunk(q: Tensor, k: Tensor, v: Tensor, cache: Tensor, table: Tensor, length
         kv = _gathered(cache, table, length).unsqueeze(1)
         visible = torch.ones(new, length, dtype=torch.bool, device=q.device).tril(length - new)
         out = F.scaled_dot_product_attention(qh, kv[0], kv[1], attn_mask=visible, enable_gqa=True)
-    return out[0].transpose(0, 1).reshape(new, A * D)
+    return out[0].transpose(0, 1)

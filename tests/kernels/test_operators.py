@@ -8,7 +8,7 @@ from torch import Tensor
 
 from zellige.kernels.experts import experts, experts_reference
 from zellige.kernels.gelu_tanh import gelu_tanh, gelu_tanh_reference
-from zellige.kernels.paged_attention import PagedLayout, paged_attention, paged_attention_reference
+from zellige.kernels.paged_attention import PagedLayout, Run, paged_attention, paged_attention_reference
 from zellige.kernels.rms_norm import rms_norm, rms_norm_reference
 from zellige.kernels.route_topk import route_topk, route_topk_reference
 from zellige.kernels.silu_mul import silu_mul, silu_mul_reference
@@ -176,13 +176,22 @@ STEPS = {
 
 
 @both(paged_attention, paged_attention_reference)
-@pytest.mark.parametrize("in_place", [False, True], ids=["scattered blocks", "neighbours"])
+@pytest.mark.parametrize("where_blocks_lie", ["scattered", "neighbours", "one apart"])
 @pytest.mark.parametrize("steps", STEPS.values(), ids=STEPS)
-def test_paged_attention_sees_its_own_past_and_nothing_else(op, in_place, steps):
+def test_paged_attention_sees_its_own_past_and_nothing_else(op, where_blocks_lie, steps):
     A, G, D = 4, 2, 16
-    P = 64 if in_place else 4
+    P = 4 if where_blocks_lie == "scattered" else 64
     needed = [-(-(c + n) // P) for c, n in steps]
-    order = torch.arange(sum(needed)) if in_place else torch.randperm(sum(needed) + 3)[: sum(needed)]
+    single = sum(n == 1 for _, n in steps)
+    if where_blocks_lie == "scattered":
+        order, runs = torch.randperm(sum(needed) + 3)[: sum(needed)], (Run(0, single, None),)
+    elif where_blocks_lie == "neighbours":
+        order, runs = torch.arange(sum(needed)), (Run(0, single, 0),)
+    else:
+        # The last two are told to be gathered, so that both ways meet in one call.
+        order = 2 * torch.arange(sum(needed))
+        alone = max(single - 2, 0)
+        runs = (*(Run(i, i + 1, 2 * i) for i in range(alone)), Run(alone, single, None))
     tables = torch.full((len(steps), max(needed)), int(order.max()), dtype=torch.int64)
     at = 0
     for s, n in enumerate(needed):
@@ -190,7 +199,6 @@ def test_paged_attention_sees_its_own_past_and_nothing_else(op, in_place, steps)
         at += n
     # Places that hold nothing hold NaN: reading one shows.
     cache = torch.full((2, G, int(order.max()) + 1, P, D), float("nan"))
-    single = sum(n == 1 for _, n in steps)
     qs, ks, vs, wants, slots = [], [], [], [], []
     for s, (cached, new) in enumerate(steps):
         total = cached + new
@@ -225,7 +233,7 @@ def test_paged_attention_sees_its_own_past_and_nothing_else(op, in_place, steps)
         mask = torch.zeros(beyond.shape).masked_fill_(beyond, float("-inf"))[:, None, None]
         cache.nan_to_num_(0.0)
     layout = PagedLayout(
-        tuple(starts), tuple(lengths), tables, torch.tensor(slots), single, mask, 0 if in_place and single else None
+        tuple(starts), tuple(lengths), tables, torch.tensor(slots), single, mask, runs if single else ()
     )
     q, k, v = torch.cat(qs), torch.cat(ks), torch.cat(vs)
     got = op(q, cache, layout) if op is paged_attention_reference else op(q, k, v, cache, layout)

@@ -1,0 +1,19 @@
+"""The matrix product inside kernels: float32 inputs are multiplied as float32, not as tf32."""
+
+from __future__ import annotations
+
+import os
+
+from zellige.kernels.tritonic import jit, tl
+
+#: Triton's interpreter keeps bfloat16 as bare 16-bit words and would multiply those.
+INTERPRETED = tl and tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
+
+
+@jit
+def dot(a, b, total):  # type: ignore[no-untyped-def]
+    """``total`` + a · b, in float32."""
+    if INTERPRETED:
+        a = a.to(tl.float32)
+        b = b.to(tl.float32)
+    return tl.dot(a, b, total, input_precision="ieee")
