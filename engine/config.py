@@ -26,6 +26,7 @@ class EngineConfig:
     step_tokens: int
     block_tokens: int
     cache_bytes: int
+    prefix_cache_bytes: int
     vision_cache_bytes: int
     vision_patches: int
 

@@ -23,7 +23,7 @@ def _byte_of_character() -> dict[str, int]:
 
 
 class Vocabulary:
-    """The bytes of every token of a byte-level tokenizer; special tokens have none."""
+    """The bytes of every token of a byte-level tokenizer; in the text of an answer special tokens have none."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         decoder = json.loads(tokenizer.to_str()).get("decoder") or {}
@@ -34,62 +34,98 @@ class Vocabulary:
         added = tokenizer.get_added_tokens_decoder()
         size = tokenizer.get_vocab_size(with_added_tokens=True)
         self._bytes: list[bytes] = [b""] * size
+        #: Special tokens and how they are written.
+        self.special: dict[int, bytes] = {}
         for token, i in tokenizer.get_vocab(with_added_tokens=True).items():
-            if i in added:
-                self._bytes[i] = b"" if added[i].special else token.encode()
-            else:
+            if i not in added:
                 self._bytes[i] = bytes(table[c] for c in token)
+            elif added[i].special:
+                self.special[i] = token.encode()
+            else:
+                self._bytes[i] = token.encode()
 
     def __getitem__(self, token: int) -> bytes:
         # Checkpoints pad their vocabulary past the tokenizer's: such a row means nothing.
         return self._bytes[token] if token < len(self._bytes) else b""
 
+    def __len__(self) -> int:
+        return len(self._bytes)
+
+    def spelling(self, token: int) -> bytes:
+        """The bytes of a token, of a special one how it is written: to show it, not to be part of an answer."""
+        return self.special.get(token) or self[token]
+
+
+class _StopString:
+    """How much of one stop string stands at the end of a text that grows by characters (Knuth, Morris, Pratt)."""
+
+    def __init__(self, text: str) -> None:
+        self._text, self.matched = text, 0
+        # _shorter[n]: the longest beginning of the string that also ends its first n characters, itself left out.
+        self._shorter = [0, 0]
+        for character in text[1:]:
+            self._shorter.append(self._extended(self._shorter[-1], character))
+
+    def _extended(self, matched: int, character: str) -> int:
+        while matched and self._text[matched] != character:
+            matched = self._shorter[matched]
+        return matched + (self._text[matched] == character)
+
+    def push(self, character: str) -> int:
+        """The length of the string where this character completes it, else 0."""
+        self.matched = self._extended(self.matched, character)
+        if self.matched < len(self._text):
+            return 0
+        self.matched = self._shorter[self.matched]
+        return len(self._text)
+
 
 class Detokenizer:
-    """Text of one answer as it grows. ``text`` is all of it so far, cut before a stop string."""
+    """Text of one answer as it grows: ``text`` is all of it so far, cut before the stop string complete first."""
 
     def __init__(self, vocabulary: Vocabulary, stop: Sequence[str] = ()) -> None:
         self._vocabulary = vocabulary
-        self._stop = tuple(stop)
+        self._stop = [_StopString(s) for s in stop]
         self._decode = codecs.getincrementaldecoder("utf-8")(errors="replace").decode
-        self.text = ""
+        self._shown: list[str] = []
+        self._held = ""
         self.stopped = False
-        self._sent = 0
 
-    def push(self, token: int) -> str:
-        """What may be shown after this token: whole characters that cannot be part of a stop string any more."""
-        self._grow(self._decode(self._vocabulary[token]))
-        return self._release(self._held())
+    @property
+    def text(self) -> str:
+        return "".join((*self._shown, self._held))
+
+    def push(self, token: int, *, may_stop: bool = True) -> str:
+        """What may be shown after this token: whole characters that cannot be part of a stop string any more.
+
+        Where it may not stop, a stop string that this token completes is text like any other.
+        """
+        self._grow(self._decode(self._vocabulary[token]), may_stop)
+        return self._release(0 if self.stopped else max((s.matched for s in self._stop), default=0))
 
     def finish(self) -> str:
         """What was held back; a character that never became whole is shown as U+FFFD."""
-        self._grow(self._decode(b"", True))
+        self._grow(self._decode(b"", True), may_stop=False)
         return self._release(0)
 
-    def _grow(self, more: str) -> None:
-        if self.stopped or not more:
-            return
-        # A stop string that ends in the new text began at most its length before it.
-        begin = max(0, len(self.text) - max(map(len, self._stop), default=0))
-        self.text += more
-        found = [at for s in self._stop if (at := self.text.find(s, begin)) >= 0]
-        if found:
-            self.stopped = True
-            self.text = self.text[: min(found)]
-
-    def _held(self) -> int:
-        """Characters at the end that might be the beginning of a stop string."""
+    def _grow(self, more: str, may_stop: bool) -> None:
         if self.stopped:
-            return 0
-        longest = 0
-        for s in self._stop:
-            for n in range(min(len(s) - 1, len(self.text)), longest, -1):
-                if self.text.endswith(s[:n]):
-                    longest = n
-                    break
-        return longest
+            return
+        if not self._stop:
+            self._held += more
+            return
+        for character in more:
+            self._held += character
+            # Every string sees every character; of those complete at once the longest began first.
+            length = max(s.push(character) for s in self._stop)
+            if length and may_stop:
+                self._held = self._held[:-length]
+                self.stopped = True
+                return
 
-    def _release(self, held: int) -> str:
-        until = max(self._sent, len(self.text) - held)
-        piece, self._sent = self.text[self._sent : until], until
+    def _release(self, kept: int) -> str:
+        """Show what is held except for the last ``kept`` characters."""
+        until = len(self._held) - kept
+        piece, self._held = self._held[:until], self._held[until:]
+        self._shown.append(piece)
         return piece

@@ -6,6 +6,7 @@ import asyncio
 import queue
 import threading
 import time
+from collections import Counter
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -15,7 +16,7 @@ from zellige.engine.api import (
     Answer,
     Delta,
     EngineError,
-    FinishReason,
+    EngineStats,
     ModelIdentity,
     NonFiniteLogits,
     Request,
@@ -23,16 +24,20 @@ from zellige.engine.api import (
     RunMeter,
     Usage,
 )
-from zellige.engine.cache import BlockPool
+from zellige.engine.cache import BlockPool, prefix_keys
 from zellige.engine.checkpoint import Checkpoint, Weights
 from zellige.engine.config import EngineConfig
-from zellige.engine.detokenizer import Detokenizer, Vocabulary
+from zellige.engine.detokenizer import Vocabulary
+from zellige.engine.grammar import GrammarCompiler
 from zellige.engine.host_memory import keep_freed_memory
+from zellige.engine.kernel_health import RunHealth
 from zellige.engine.models.qwen3_vl import load_model
+from zellige.engine.output import Output, check_token_ids, controls_of
 from zellige.engine.processor import Processor, Prompt
 from zellige.engine.runner import Runner, StepResult
-from zellige.engine.sampler import RequestSampler, draws, repeats
+from zellige.engine.sampler import Chosen
 from zellige.engine.scheduler import Chunk, Scheduler, Sequence
+from zellige.kernels.meter import METER
 
 
 @dataclass(eq=False)
@@ -41,14 +46,13 @@ class Job:
 
     request: Request
     sequence: Sequence
-    sampler: RequestSampler
-    detokenizer: Detokenizer
+    output: Output
     loop: asyncio.AbstractEventLoop
     out: asyncio.Queue[Delta | EngineError]
     streams: bool
     arrived: float
     preprocess_s: float
-    logprobs: float = 0.0
+    first_token_s: float = 0.0
 
     def send(self, item: Delta | EngineError) -> None:
         # The event loop may have ended with its flow; then nobody waits for this answer.
@@ -62,14 +66,19 @@ class LocalEngine:
     def __init__(self, processor: Processor, runner: Runner, identity: ModelIdentity, eos: frozenset[int]) -> None:
         self._processor, self._runner, self._identity, self._eos = processor, runner, identity, eos
         self._vocabulary = Vocabulary(processor.tokenizer)
+        self._grammars = GrammarCompiler(self._vocabulary, processor.tokenizer, eos)
         config = runner.config
         self._scheduler = Scheduler(
-            BlockPool(runner.blocks, config.block_tokens), config.max_sequences, config.step_tokens
+            BlockPool(runner.blocks, config.block_tokens, runner.remembered_blocks),
+            config.max_sequences,
+            config.step_tokens,
         )
         self._jobs: dict[str, Job] = {}
         self._inbox: queue.SimpleQueue[Job | str | None] = queue.SimpleQueue()
         self._meters: dict[str, RunMeter] = {}
+        self._health = RunHealth()
         self._stopped: EngineError | None = None
+        self._nonfinite_rows = 0
         self._prepare = ThreadPoolExecutor(2, thread_name_prefix="zellige-prepare")
         self._thread = threading.Thread(target=self._serve, name="zellige-engine", daemon=True)
         self._thread.start()
@@ -111,16 +120,34 @@ class LocalEngine:
         return self._run(request, streams=True)
 
     async def meter(self, run_id: str) -> RunMeter:
-        return self._meters.get(run_id, RunMeter())
+        return replace(self._meters.get(run_id, RunMeter()), kernels=self._health.rows(run_id))
 
     async def identity(self) -> ModelIdentity:
         return self._identity
+
+    def stats(self) -> EngineStats:
+        """What the scheduler holds now; lengths and counters only, so that any thread may ask."""
+        pool = self._scheduler.pool
+        return EngineStats(
+            running=len(self._scheduler.running),
+            waiting=len(self._scheduler.waiting),
+            cache_blocks=pool.blocks,
+            cache_blocks_free=pool.free,
+            prefix_queries=self._scheduler.asked_tokens,
+            prefix_hits=self._scheduler.reused_tokens,
+            image_queries=self._runner.vision.queries,
+            image_hits=self._runner.vision.hits,
+            preemptions=self._scheduler.preemptions,
+            nonfinite_rows=self._nonfinite_rows,
+            failure=None if self._stopped is None else str(self._stopped),
+        )
 
     async def close(self) -> None:
         """Stop the thread; requests on their way fail with EngineError."""
         self._inbox.put(None)
         await asyncio.to_thread(self._thread.join)
         self._prepare.shutdown(wait=False, cancel_futures=True)
+        self._grammars.close()
 
     async def _run(self, request: Request, *, streams: bool) -> AsyncIterator[Delta]:
         job = await self._admit(request, streams=streams)
@@ -139,7 +166,7 @@ class LocalEngine:
     async def _admit(self, request: Request, *, streams: bool) -> Job:
         arrived = time.perf_counter()
         loop = asyncio.get_running_loop()
-        prompt, preprocess_s = await loop.run_in_executor(self._prepare, self._timed_prepare, request)
+        prompt, keys, output, preprocess_s = await loop.run_in_executor(self._prepare, self._timed_prepare, request)
         room = self._identity.max_context - len(prompt.tokens)
         if room < 1:
             raise RequestRejected(
@@ -151,12 +178,12 @@ class LocalEngine:
             prompt=prompt,
             tokens=list(prompt.tokens),
             limit=len(prompt.tokens) + min(request.sampling.max_tokens, room),
+            keys=keys,
         )
         job = Job(
             request=request,
             sequence=sequence,
-            sampler=RequestSampler(request.sampling, self._eos),
-            detokenizer=Detokenizer(self._vocabulary, request.sampling.stop),
+            output=output,
             loop=loop,
             out=asyncio.Queue(),
             streams=streams,
@@ -168,9 +195,14 @@ class LocalEngine:
             raise self._stopped
         return job
 
-    def _timed_prepare(self, request: Request) -> tuple[Prompt, float]:
+    def _timed_prepare(self, request: Request) -> tuple[Prompt, tuple[bytes, ...], Output, float]:
         begin = time.perf_counter()
-        return self._processor.prepare(request), time.perf_counter() - begin
+        check_token_ids(request.sampling, self._runner.model.text.vocab)
+        grammar = self._grammars.start(request.grammar) if request.grammar is not None else None
+        output = Output(request, self._eos, self._vocabulary, grammar)
+        prompt = self._processor.prepare(request)
+        keys = prefix_keys(prompt.tokens, prompt.images, self._runner.config.block_tokens)
+        return prompt, keys, output, time.perf_counter() - begin
 
     # ---- from here on everything runs in the engine's thread
 
@@ -218,7 +250,7 @@ class LocalEngine:
         chunks = self._scheduler.plan()
         ending = [self._jobs[c.sequence.request_id] for c in chunks if c.ends_sequence]
         try:
-            result = self._runner.step(chunks, draws([j.sampler for j in ending], self._runner.device))
+            result = self._runner.step(chunks, controls_of([j.output for j in ending], self._grammars))
         except Exception as error:
             if self._runner.device.type == "cuda":
                 raise  # a device error spoils the context; nothing computed after it can be trusted
@@ -231,57 +263,50 @@ class LocalEngine:
         for chunk in chunks:
             self._scheduler.computed(chunk)
         self._attribute(chunks, result)
-        for i, job in enumerate(ending):
-            if not result.finite[i]:
+        for job, chosen in zip(ending, result.chosen, strict=True):
+            if not chosen.finite:
+                self._nonfinite_rows += 1
+                self._scheduler.remove(job.sequence, spoiled=True)
                 self._fail(job, NonFiniteLogits("the model's logits held NaN or infinity; nothing of them was kept"))
             else:
-                self._advance(job, result.tokens[i], result.logprobs[i])
+                self._advance(job, chosen)
 
-    def _advance(self, job: Job, token: int, logprob: float) -> None:
-        sequence, sampling = job.sequence, job.request.sampling
-        sequence.tokens.append(token)
-        job.logprobs += logprob
-        generated = len(sequence.tokens) - len(sequence.prompt.tokens)
-        reason: FinishReason | None = None
-        piece = ""
-        if job.sampler.stops_at(token):
-            reason = "stop"
-        else:
-            piece = job.detokenizer.push(token)
-            if job.detokenizer.stopped:
-                reason = "stop"
-            elif sampling.repetition_stop and repeats(sequence.tokens[len(sequence.prompt.tokens) :]):
-                reason = "repetition"
-            elif len(sequence.tokens) >= sequence.limit:
-                reason = "length"
-        if reason is None:
-            if piece and job.streams:
-                job.send(Delta(piece))
+    def _advance(self, job: Job, chosen: Chosen) -> None:
+        sequence, output = job.sequence, job.output
+        sequence.tokens.append(chosen.token)
+        try:
+            delta = output.push(chosen, full=len(sequence.tokens) >= sequence.limit)
+        except RequestRejected as error:
+            self._fail(job, error)
             return
-        piece += job.detokenizer.finish()
+        if len(output.tokens) == 1:
+            job.first_token_s = time.perf_counter() - job.arrived
+        if output.finish_reason is None:
+            if delta is not None and job.streams:
+                job.send(delta)
+            return
         prompt = sequence.prompt
-        answer = Answer(
-            text=job.detokenizer.text,
-            finish_reason=reason,
-            usage=Usage(prompt.image_tokens, len(prompt.tokens), generated),
-            token_ids=tuple(sequence.tokens[len(prompt.tokens) :]),
-            mean_logprob=job.logprobs / generated,
-            engine_s=time.perf_counter() - job.arrived,
-        )
+        usage = Usage(prompt.image_tokens, len(prompt.tokens), len(output.tokens))
+        engine_s = time.perf_counter() - job.arrived
+        answer = output.answer(usage, engine_s=engine_s, first_token_s=job.first_token_s)
         self._count(
             job.request.run_id,
             requests=1,
             images=len(prompt.images),
             image_tokens=prompt.image_tokens,
             prompt_tokens=len(prompt.tokens),
-            completion_tokens=generated,
+            completion_tokens=usage.completion_tokens,
         )
         self._forget(job)
-        job.send(Delta(piece, answer))
+        job.send(replace(delta or Delta(""), answer=answer))
 
     def _attribute(self, chunks: list[Chunk], result: StepResult) -> None:
         """Share a step's seconds among the runs in it, by tokens; the tower's among those whose prompts it read."""
         total = sum(c.length for c in chunks)
+        tokens: Counter[str] = Counter()
+        for chunk in chunks:
+            tokens[self._jobs[chunk.sequence.request_id].request.run_id] += chunk.length
+        self._health.share(METER.take(), tokens)
         reading = [c for c in chunks if c.start < len(c.sequence.prompt.tokens)]
         read = sum(c.length for c in reading)
         for chunk in chunks:

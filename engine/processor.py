@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from tokenizers import Tokenizer
 
-from zellige.engine.api import ImagePart, Message, Request, RequestRejected, VisionBudget
+from zellige.engine.api import ImagePart, Message, Request, RequestRejected, TextPart, VisionBudget
 from zellige.engine.checkpoint import Checkpoint, CheckpointError
 from zellige.engine.template import ChatTemplate
 
@@ -114,17 +114,17 @@ class Processor:
     def prepare(self, request: Request) -> Prompt:
         """Tokens, positions and images of a request; raises RequestRejected with what is wrong with it."""
         images = [p for m in request.messages for p in m.parts if isinstance(p, ImagePart)]
-        if not any(m.parts for m in request.messages):
+        if not any(m.parts for m in request.messages) or not (request.templated or _has_text(request.messages)):
             raise RequestRejected("the request has no text and no image")
-        ids = self.encode(self.render(request.messages))
+        ids = self.encode(self.render(request.messages, templated=request.templated))
         if ids.count(self.image_token) != len(images):
             raise RequestRejected(
                 f"the chat template made {ids.count(self.image_token)} places for {len(images)} images"
             )
         return self._lay_out(ids, [self._resize(i.pixels) for i in images])
 
-    def render(self, messages: Sequence[Message]) -> tuple[str, str]:
-        """The template's text, and the character that shields special-token spellings in what users wrote."""
+    def render(self, messages: Sequence[Message], *, templated: bool = True) -> tuple[str, str]:
+        """The prompt's text, and the character that shields special-token spellings in what users wrote."""
         texts = "".join(p.text for m in messages for p in m.parts if not isinstance(p, ImagePart))
         try:
             texts.encode()
@@ -137,7 +137,7 @@ class Processor:
         def shielded(text: str) -> str:
             return self._special_text.sub(lambda m: m[0][0] + shield + m[0][1:], text)
 
-        return self.template.render(messages, shielded), shield
+        return self.template.render(messages, shielded) if templated else shielded(texts), shield
 
     def encode(self, rendered: tuple[str, str]) -> list[int]:
         """Token ids; special tokens come from the template alone, never from a user's text."""
@@ -202,6 +202,10 @@ class Processor:
         digest = hashlib.sha256(repr((pixels.shape, self.rules)).encode())
         digest.update(np.ascontiguousarray(pixels).data)
         return digest.hexdigest()
+
+
+def _has_text(messages: Sequence[Message]) -> bool:
+    return any(isinstance(p, TextPart) and p.text for m in messages for p in m.parts)
 
 
 def _image_token(checkpoint: Checkpoint, special: dict[str, int]) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -15,19 +15,17 @@ from zellige.engine.layers.vision import cell_order
 from zellige.engine.models.batch import ForwardBatch
 from zellige.engine.models.qwen3_vl import Qwen3VL
 from zellige.engine.processor import ImageRules, PromptImage
+from zellige.engine.sampler import Chosen, StepControls
 from zellige.engine.scheduler import Chunk
-from zellige.kernels.paged_attention import PagedLayout
-from zellige.kernels.sampling import Draws, Picked, pick_tokens
+from zellige.kernels.paged_attention import PagedLayout, Run
+from zellige.kernels.sampling import Picked, pick_tokens
 
 
 @dataclass(frozen=True)
 class StepResult:
-    """What a step gave: for each chunk that ends its sequence (in order) a token, its log-probability and whether the
-    logits were finite; and where the seconds went."""
+    """What a step gave: what was chosen for each chunk that ends its sequence, in order; where the seconds went."""
 
-    tokens: list[int]
-    logprobs: list[float]
-    finite: list[bool]
+    chosen: list[Chosen]
     vision_s: float
     decoder_s: float
 
@@ -37,11 +35,15 @@ class VisionCache:
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit = limit_bytes
+        #: Images asked for, and those of them that were there.
+        self.queries = self.hits = 0
         self._bytes = 0
         self._encoded: OrderedDict[str, Tensor] = OrderedDict()
 
     def get(self, key: str) -> Tensor | None:
+        self.queries += 1
         if (found := self._encoded.get(key)) is not None:
+            self.hits += 1
             self._encoded.move_to_end(key)
         return found
 
@@ -64,6 +66,7 @@ class Runner:
         keeps = model.keeps()
         block_bytes = sum(2 * k.kv_heads * k.head_dim for k in keeps) * config.block_tokens * dtype.itemsize
         self.blocks = max(config.cache_bytes // block_bytes, 1)
+        self.remembered_blocks = config.prefix_cache_bytes // block_bytes
         # One block more than is handed out: rows of a block table that hold nothing point there.
         self._caches = [
             torch.zeros(
@@ -71,22 +74,29 @@ class Runner:
             )
             for k in keeps
         ]
-        self._vision = VisionCache(config.vision_cache_bytes)
+        self.vision = VisionCache(config.vision_cache_bytes)
         self._mean = torch.tensor(rules.mean, device=self.device)
         self._std = torch.tensor(rules.std, device=self.device)
 
     @torch.inference_mode()
-    def step(self, chunks: Seq[Chunk], draws: Draws | None) -> StepResult:
+    def step(self, chunks: Seq[Chunk], controls: StepControls) -> StepResult:
         """Compute the chunks (those of one token first) and choose a token for each that ends its sequence."""
         begin = time.perf_counter()
         images = self._encode(_images_in(chunks))
         if images:
             self._synchronize()
         encoded_at = time.perf_counter()
+        self._copy(chunks)
         logits = self.model.forward(self._batch(chunks, images), self._caches)
-        tokens, logprobs, finite = _to_host(pick_tokens(logits, draws))
+        chosen = _to_host(pick_tokens(logits, controls.on(self.device)))
         end = time.perf_counter()
-        return StepResult(tokens, logprobs, finite, encoded_at - begin, end - encoded_at)
+        return StepResult(chosen, encoded_at - begin, end - encoded_at)
+
+    def _copy(self, chunks: Seq[Chunk]) -> None:
+        """Beginnings that were computed for another sequence."""
+        for copy in (c.copy for c in chunks if c.copy is not None):
+            for cache in self._caches:
+                cache[:, :, copy.target, : copy.tokens] = cache[:, :, copy.source, : copy.tokens]
 
     def _synchronize(self) -> None:
         if self.device.type == "cuda":
@@ -97,14 +107,14 @@ class Runner:
         encoded: dict[str, Tensor] = {}
         missing: dict[str, PromptImage] = {}
         for image in images:
-            if (known := self._vision.get(image.key)) is None:
+            if (known := self.vision.get(image.key)) is None:
                 missing[image.key] = image
             else:
                 encoded[image.key] = known
         for group in self._groups(list(missing.values())):
             for image, tensor in zip(group, self._see(group), strict=True):
                 encoded[image.key] = tensor
-                self._vision.put(image.key, tensor)
+                self.vision.put(image.key, tensor)
         return encoded
 
     def _groups(self, images: Seq[PromptImage]) -> list[list[PromptImage]]:
@@ -182,7 +192,7 @@ class Runner:
                 slots=on_device(slots),
                 single=single,
                 single_mask=self._single_mask(lengths[:single]),
-                first_block=_first_of_neighbours(chunks[:single]),
+                runs=_runs(chunks[:single]),
             ),
             logit_rows=on_device(logit_rows),
             image_rows=on_device(image_rows) if image_rows else None,
@@ -207,12 +217,22 @@ def _images_in(chunks: Seq[Chunk]) -> list[PromptImage]:
     ]
 
 
-def _first_of_neighbours(singles: Seq[Chunk]) -> int | None:
-    """The first block where every sequence lies in one block, each behind the one before."""
-    blocks = [b for c in singles for b in c.sequence.blocks]
-    neighbours = 0 < len(blocks) == len(singles) and blocks == list(range(blocks[0], blocks[0] + len(blocks)))
-    return blocks[0] if neighbours else None
+def _runs(singles: Seq[Chunk]) -> tuple[Run, ...]:
+    """Sequences of one block each, neighbours in the cache together; the longer ones, which come last, as one run."""
+    runs: list[Run] = []
+    for row, chunk in enumerate(singles):
+        blocks = chunk.sequence.blocks
+        if len(blocks) > 1:
+            runs.append(Run(row, len(singles), None))
+            break
+        if runs and runs[-1].block == blocks[0] - (row - runs[-1].begin):
+            runs[-1] = replace(runs[-1], end=row + 1)
+        else:
+            runs.append(Run(row, row + 1, blocks[0]))
+    return tuple(runs)
 
 
-def _to_host(picked: Picked) -> tuple[list[int], list[float], list[bool]]:
-    return picked.token.tolist(), picked.logprob.tolist(), picked.finite.tolist()
+def _to_host(picked: Picked) -> list[Chosen]:
+    tops = zip(picked.top_token.tolist(), picked.top_logprob.tolist(), strict=True)
+    rows = zip(picked.token.tolist(), picked.logprob.tolist(), picked.finite.tolist(), tops, strict=True)
+    return [Chosen(t, p, finite, list(zip(*top, strict=True))) for t, p, finite, top in rows]

@@ -1,8 +1,13 @@
 from __future__ import annotations
 
+import os
 import random
+import time
+from itertools import pairwise
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from zellige.engine.detokenizer import Detokenizer, Vocabulary
@@ -70,3 +75,68 @@ def test_what_only_began_like_a_stop_string_is_shown_in_the_end(tokenizer: Token
 
 def test_a_token_past_the_vocabulary_means_nothing(tokenizer: Tokenizer) -> None:
     assert Vocabulary(tokenizer)[10**6] == b""
+
+
+def test_special_tokens_are_spelled_where_they_are_shown_and_not_in_an_answer(tokenizer: Tokenizer) -> None:
+    vocabulary = Vocabulary(tokenizer)
+    end = tokenizer.token_to_id("<|end|>")
+    assert (vocabulary[end], vocabulary.spelling(end)) == (b"", b"<|end|>")
+    assert vocabulary.spelling(tokenizer.token_to_id("th")) == vocabulary[tokenizer.token_to_id("th")] == b"th"
+
+
+def ended(text: str, stops: list[str], free: int = 0) -> tuple[str, bool]:
+    """By trying every end: the text before the stop string complete first, past the first ``free`` characters."""
+    for end in range(free + 1, len(text) + 1):
+        found = [s for s in stops if text[:end].endswith(s)]
+        if found:
+            return text[: end - max(map(len, found))], True
+    return text, False
+
+
+#: Few letters, so that strings overlap themselves and each other; of 1, 2 and 4 bytes.
+LETTERS = st.text("abé🙂", max_size=30)
+STOPS = st.lists(st.text("abé🙂", min_size=1, max_size=6), max_size=4)
+
+
+@settings(max_examples=3000 if os.environ.get("ZELLIGE_TEST_LONG") else 300, deadline=None)
+@given(LETTERS, STOPS, st.data())
+def test_a_stop_string_ends_the_text_however_it_is_split_into_tokens(text: str, stops: list[str], data) -> None:
+    whole = text.encode()
+    cuts = sorted(data.draw(st.sets(st.integers(1, max(1, len(whole) - 1)), max_size=len(whole))))
+    pieces = [whole[a:b] for a, b in pairwise([0, *[c for c in cuts if c < len(whole)], len(whole)])]
+    free = data.draw(st.integers(0, len(pieces)))
+    detokenizer = Detokenizer(pieces, stops)  # a list of bytes serves as a vocabulary
+    shown = ""
+    for token in range(len(pieces)):
+        shown += detokenizer.push(token, may_stop=token >= free)
+        if detokenizer.stopped:
+            break
+        assert not any(s in shown for s in stops) or free
+    shown += detokenizer.finish()
+    in_free = len(b"".join(pieces[:free]).decode(errors="ignore"))
+    want, stopped = ended(text, stops, in_free)
+    assert (shown, detokenizer.text, detokenizer.stopped) == (want, want, stopped)
+    assert "\ufffd" not in shown
+
+
+@given(LETTERS, STOPS)
+def test_nothing_is_held_back_that_cannot_become_a_stop_string(text: str, stops: list[str]) -> None:
+    letters = [c.encode() for c in text]
+    detokenizer = Detokenizer(letters, stops)
+    shown = ""
+    for i in range(len(letters)):
+        shown += detokenizer.push(i)
+        if detokenizer.stopped:
+            return
+        held = text[len(shown) : i + 1]
+        assert not held or any(s.startswith(held) for s in stops)
+
+
+def test_long_stop_strings_that_almost_match_cost_little() -> None:
+    """64 strings of 1,000 equal characters against as many answers' worth of the same character."""
+    letters = [b"a"]
+    detokenizer = Detokenizer(letters, ["a" * (900 + i) + "b" for i in range(64)])
+    begin = time.process_time()
+    for _ in range(2000):
+        detokenizer.push(0)
+    assert time.process_time() - begin < 5

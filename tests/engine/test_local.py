@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from zellige.engine import config
 from zellige.engine.api import EngineError, NonFiniteLogits, Request, RequestRejected, RunMeter, Sampling, ask
 from zellige.engine.local import LocalEngine
 
@@ -63,6 +64,40 @@ def test_sixteen_coloured_cards_each_get_their_own_answer(model_folder) -> None:
     assert together == singly
 
 
+def with_setting(folder, monkeypatch, old: str, new: str) -> None:
+    changed = config.DEFAULTS.read_text()
+    assert changed.count(old) == 1
+    path = folder / "engine.toml"
+    path.write_text(changed.replace(old, new))
+    monkeypatch.setattr(config, "DEFAULTS", path)
+
+
+def test_answers_are_the_same_with_and_without_the_beginnings_of_earlier_prompts(model_folder, monkeypatch) -> None:
+    """Ten questions about each of three images, two of them of one size, in one prompt with a fourth."""
+    images = [picture(1), picture(2), picture(3, 160, 120)]
+    sampling = Sampling(max_tokens=12, ignore_eos=True)
+    requests = [
+        ask(f"{'word ' * (i % 4)}what is {i}?", image, picture(9, 70, 50), sampling=sampling)
+        for i in range(10)
+        for image in images
+    ]
+
+    async def work(engine: LocalEngine):
+        answers = [a.token_ids for a in await asyncio.gather(*map(engine.answer, requests))]
+        return answers, engine.stats(), free_blocks(engine) == engine._scheduler.pool.blocks
+
+    reused, stats, all_free = run(model_folder, work)
+    assert all_free
+    assert stats.prefix_hits > stats.prefix_queries / 3
+    assert stats.image_queries - stats.image_hits == 4, "each image is encoded once"
+    with_setting(model_folder, monkeypatch, "prefix_cache_bytes = 268435456", "prefix_cache_bytes = 0")
+    computed, stats, all_free = run(model_folder, work)
+    assert all_free
+    assert stats.prefix_hits == 0
+    assert reused == computed
+    assert len(set(computed)) > 20, "answers must be told apart for this to mean anything"
+
+
 def test_streamed_pieces_join_to_the_answer(model_folder) -> None:
     async def work(engine: LocalEngine):
         deltas = [d async for d in engine.stream(question(4))]
@@ -100,8 +135,6 @@ def test_more_requests_than_cache_are_all_answered(model_folder, monkeypatch) ->
         return [a.token_ids for a in await asyncio.gather(*(engine.answer(question(i)) for i in range(12)))]
 
     want = run(model_folder, work)
-    from zellige.engine import config
-
     small = config.DEFAULTS.read_text().replace("block_tokens = 512", "block_tokens = 8")
     small = small.replace("cache_bytes = 1073741824", f"cache_bytes = {8 * 60 * 3 * 2 * 2 * 32 * 4}")
     path = model_folder / "engine.toml"
@@ -212,7 +245,7 @@ def test_the_meter_counts_a_runs_own_work(model_folder) -> None:
 def test_a_closed_engine_refuses_and_nobody_hangs(model_folder) -> None:
     async def work():
         engine = LocalEngine.load(model_folder)
-        waiting = [asyncio.create_task(engine.answer(question(i, max_tokens=2000))) for i in range(5)]
+        waiting = [asyncio.create_task(engine.answer(question(i, max_tokens=2000, ignore_eos=True))) for i in range(5)]
         await asyncio.sleep(0.05)
         await engine.close()
         ended = await asyncio.gather(*waiting, return_exceptions=True)
