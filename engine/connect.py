@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from zellige.engine.api import Engine
+
+if TYPE_CHECKING:
+    from zellige.engine.local import LocalEngine
 
 #: The checkpoint that ships with the project: it knows shapes and printed text, not the world.
 DEMO_MODEL = Path(__file__).parent / "demo" / "model"
@@ -14,21 +18,43 @@ DEMO_NAME = "zellige-demo"
 
 @dataclass(frozen=True)
 class EngineSpec:
-    """Where answers come from: a checkpoint folder (None: the one that ships), and how it is run.
+    """Where answers come from: a checkpoint folder (None: the one that ships) and how it is run, or ``urls``.
 
     ``device`` is "cpu", "cuda" or "cuda:N"; ``dtype`` is "float32", "bfloat16" or "float16" (None: float32 on a CPU,
-    bfloat16 on a GPU).
+    bfloat16 on a GPU). Engines at ``urls`` (``http://host:port/v1``, all of one model) decide both themselves; beside
+    them ``model`` is the folder that says what the model of a server other than ours sees.
     """
 
     model: str | None = None
     device: str | None = None
     dtype: str | None = None
+    urls: tuple[str, ...] = ()
 
 
-def open_engine(spec: EngineSpec) -> Engine:
-    """Load the engine that ``spec`` names; raises FileNotFoundError or CheckpointError with what to do."""
+def open_engine(spec: EngineSpec | str) -> Engine:
+    """The engine that ``spec`` names: URLs with commas between them, a checkpoint folder, or both spelled out.
+
+    A local one is loaded; raises FileNotFoundError or CheckpointError with what to do. A remote one is connected by its
+    first use; raises EngineError for what is no URL.
+    """
+    if isinstance(spec, str):
+        spec = EngineSpec(urls=split_urls(spec)) if "://" in spec else EngineSpec(model=spec)
+    if spec.urls:
+        from zellige.engine.remote.client import RemoteEngine
+
+        return RemoteEngine.at(spec.urls, spec.model)
+    return open_local(spec)
+
+
+def open_local(spec: EngineSpec) -> LocalEngine:
+    """Load a checkpoint into this process; raises FileNotFoundError or CheckpointError with what to do."""
     from zellige.engine.local import LocalEngine
 
     if spec.model is None:
         return LocalEngine.load(DEMO_MODEL, device=spec.device, dtype=spec.dtype, name=DEMO_NAME)
     return LocalEngine.load(Path(spec.model), device=spec.device, dtype=spec.dtype)
+
+
+def split_urls(*texts: str) -> tuple[str, ...]:
+    """The URLs in texts that hold one or several with commas between them."""
+    return tuple(url for text in texts for part in text.split(",") if (url := part.strip()))
