@@ -1,0 +1,60 @@
+"""Errors as OpenAI's clients know them. Messages say what is wrong and never repeat what was sent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import ValidationError
+
+from zellige.engine.api import EngineError, NonFiniteLogits, RequestRejected
+
+
+class ApiError(Exception):
+    """An answer that is an error: its HTTP status, OpenAI's fields, and when to come back."""
+
+    def __init__(
+        self, status: int, message: str, *, code: str | None = None, param: str | None = None, retry_after_s: int = 0
+    ) -> None:
+        super().__init__(message)
+        self.status, self.message, self.code, self.param = status, message, code, param
+        self.retry_after_s = retry_after_s
+
+    @property
+    def body(self) -> dict[str, Any]:
+        kind = {401: "authentication_error", 429: "rate_limit_error"}.get(
+            self.status, "invalid_request_error" if self.status < 500 else "server_error"
+        )
+        return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
+
+    @property
+    def headers(self) -> dict[str, str]:
+        headers = {"Retry-After": str(self.retry_after_s)} if self.retry_after_s else {}
+        return headers | ({"WWW-Authenticate": "Bearer"} if self.status == 401 else {})
+
+
+def too_large(message: str, param: str | None = None) -> ApiError:
+    return ApiError(413, message, code="request_too_large", param=param)
+
+
+def of_engine(error: EngineError, *, gone: bool = False) -> ApiError:
+    """What the engine said: the request's own fault is 400, the engine's 500, or 503 where it answers nobody."""
+    if isinstance(error, RequestRejected):
+        return ApiError(400, str(error), code="request_rejected")
+    if isinstance(error, NonFiniteLogits):
+        return ApiError(500, str(error), code="nonfinite_logits")
+    return ApiError(503 if gone else 500, str(error), code="engine_error", retry_after_s=1)
+
+
+def of_validation(error: ValidationError) -> ApiError:
+    """The first thing that a body has wrong: where, and what is expected; its value is left out."""
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    where = ""
+    previous: int | str | None = None
+    for part in first["loc"]:
+        if isinstance(part, int):
+            where += f"[{part}]"
+        elif part != previous:  # the tag of a union stands before the field of the same name
+            where += f".{part}" if where else part
+        previous = part
+    message = first["msg"].removeprefix("Value error, ")
+    return ApiError(400, f"{where}: {message}" if where else message, code="invalid_body", param=where or None)
