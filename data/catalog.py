@@ -86,32 +86,35 @@ class Catalog:
         run.event("index_not_written", reason=str(error))
         return False
 
-    def rebuild(self) -> int:
+    def rebuild(self, runs: Sequence[Run] | None = None) -> int:
         """Make the index anew from the files, in place of the old one at once; how many runs it holds.
 
-        Raises StoreUnusable where it cannot be written.
+        ``runs`` are those of the store that can be opened, where the caller has them open. Raises StoreUnusable where
+        the index cannot be written.
         """
+        runs = self._store.open_all()[0] if runs is None else runs
         fresh = self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}.tmp")
         with usable(self.path, "write"):
             self._store.root.mkdir(parents=True, exist_ok=True)
             try:
                 with duckdb.connect(str(fresh)) as index:
-                    self._update(index)
+                    self._update(index, runs=runs)
                 self._wal.unlink(missing_ok=True)  # it belongs to the file that goes
                 fresh.replace(self.path)
             except duckdb.Error as error:
                 raise OSError(str(error)) from error
             finally:
                 fresh.unlink(missing_ok=True)
-        return len(self._store.open_all()[0])
+        return len(runs)
 
-    def runs(self) -> list[dict[str, Any]]:
-        """One dict a run, oldest first; the keys are the columns of the view ``runs``.
+    def runs(self, runs: Sequence[Run] | None = None) -> list[dict[str, Any]]:
+        """One dict a run, oldest first; the keys are the columns of the view ``runs``; ``runs`` as in ``rebuild``.
 
         From the files as they are now; of the index only what still agrees with them is taken, to spare reading.
         """
         indexed = {row["run_id"]: row for row in self._indexed()}
-        rows = [self._row(run, indexed.get(run.run_id)) for run in self._store.open_all()[0]]
+        opened = self._store.open_all()[0] if runs is None else runs
+        rows = [self._row(run, indexed.get(run.run_id)) for run in opened]
         return sorted(rows, key=lambda row: (row["started_at"], row["run_id"]))
 
     def run(self, run_id: str) -> dict[str, Any]:
@@ -126,20 +129,20 @@ class Catalog:
         are unreadable or short are no part of ``answers``.
         """
         try:
+            runs = self._store.open_all()[0]
+            asked = runs if run_id is None else [self._store.open_run(run_id)]
             with duckdb.connect() as memory:
-                _create(
-                    memory,
-                    self.runs(),
-                    self._parts(self._store.open_all()[0] if run_id is None else [self._store.open_run(run_id)]),
-                )
+                _create(memory, self.runs(runs), self._parts(asked))
                 return _dicts(memory.sql(sql, params=list(parameters)))
         except duckdb.Error as error:
             raise CatalogError(str(error)) from error
 
-    def _update(self, index: duckdb.DuckDBPyConnection, changed: str | None = None) -> None:
+    def _update(
+        self, index: duckdb.DuckDBPyConnection, changed: str | None = None, runs: Sequence[Run] | None = None
+    ) -> None:
         """Bring every table and view up to date; of the runs already there only ``changed`` is read again."""
+        runs = self._store.open_all()[0] if runs is None else runs
         known = {row["run_id"]: row for row in _stored(index) if row["run_id"] != changed}
-        runs = self._store.open_all()[0]
         rows = [self._row(run, known.get(run.run_id)) for run in runs]
         index.begin()
         _create(index, rows, self._parts(runs))

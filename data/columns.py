@@ -80,6 +80,7 @@ ITEMS = pa.schema(
 )
 
 #: Every column of ``health/throughput-*.parquet``: one row is one worker's share of a run, so the sums over rows hold.
+#: ``items``, ``rows`` and ``failed`` are of first answers: what a retry asks again is in the requests and seconds only.
 #: ``decode_s`` is turning bytes into pixels, ``engine_s`` waiting for answers; the four after it are the engine's own.
 THROUGHPUT = pa.schema(
     [
@@ -107,6 +108,29 @@ THROUGHPUT = pa.schema(
         pa.field("vision_s", pa.float64()),
         pa.field("prefill_s", pa.float64()),
         pa.field("generate_s", pa.float64()),
+    ],
+    metadata=_STAMP,
+)
+
+#: Every column of ``health/kernels-*.parquet``: one row is one operator on one device in one worker's share of a run.
+KERNELS = pa.schema(
+    [
+        pa.field("run_id", pa.string(), nullable=False),
+        pa.field("worker", pa.string(), nullable=False),
+        pa.field("created_at", pa.timestamp("us", tz="UTC"), nullable=False),
+        pa.field("operator", pa.string(), nullable=False),
+        pa.field("device", pa.string(), nullable=False),
+        pa.field("launches", pa.int64(), nullable=False),
+        pa.field("checked", pa.int64(), nullable=False),
+        pa.field("max_rel_l2", pa.float64()),
+        pa.field("tolerance", pa.float64()),
+        pa.field("nonfinite", pa.int64(), nullable=False),
+        pa.field("guard_hits", pa.int64(), nullable=False),
+        pa.field("repeat_mismatches", pa.int64(), nullable=False),
+        pa.field("launch_errors", pa.int64(), nullable=False),
+        pa.field("device_ms", pa.float64(), nullable=False),
+        pa.field("bytes", pa.int64(), nullable=False),
+        pa.field("verdict", pa.string(), nullable=False),
     ],
     metadata=_STAMP,
 )

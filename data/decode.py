@@ -11,10 +11,11 @@ before a pixel is decoded.
 | P, L, 1, RGB, I;16 with tRNS       | over white: the transparent colour or the palette's alpha                      |
 | CMYK, YCCK                         | RGB (Adobe's inverted inks are turned back by Pillow)                          |
 | I;16, I;16L, I;16B, I;16N          | value >> 8; where no value is over 4,095 it is 12-bit data: value >> 4          |
-| I (32 bits)                        | within 0..65,535 as I;16; else the least value is black and the greatest white |
+| I (32 bits, signed or not)         | within 0..65,535 as I;16; else the least value is black and the greatest white |
 | F (floats)                         | within 0..1: value x 255; else as I, over the finite values                    |
 | NaN, -inf, +inf among floats       | black, black, white                                                            |
 | an I or F of one value out of range | grey 128: neither end can be told                                              |
+| TIFF whose least value is white    | turned round, greys of any depth                                               |
 | ICC profile                        | transformed to sRGB; unusable or of another colour model: ignored, warning     |
 | EXIF or XMP orientation 1 to 8     | turned upright, once; damaged EXIF: pixels kept as they are, warning           |
 | animation                          | frame 0; ``frames`` counts them                                                |
@@ -58,11 +59,12 @@ from zellige.data.pixels import to_rgb
 from zellige.data.schema import ErrorKind
 from zellige.data.sniff import HEAD_BYTES, ends_early, sniff
 from zellige.data.tiff_jpeg import check_jpeg_strips
+from zellige.data.tiff_samples import unknown_kind, white_is_zero
 
 __all__ = ["DECODE_RULES", "DecodeError", "DecodeLimits", "Decoded", "Probed", "decode", "probe"]
 
 #: Part of a recipe's ``preprocessing``: raised whenever the table above changes what a pixel becomes.
-DECODE_RULES = 2
+DECODE_RULES = 3
 
 _OPEN: dict[str, Callable[[BinaryIO, str], ImageFile]] = {
     "image/jpeg": JpegImagePlugin.jpeg_factory,
@@ -146,7 +148,8 @@ def _decode(data: bytes, kind: str, limits: DecodeLimits, page: int | None) -> D
     image.load()
     # A TIFF's orientation is applied by its plugin while loading.
     turn, exif_warning = (1, None) if kind == "image/tiff" else orientation(image.info)
-    rgb, colour_warning = to_rgb(image, raw_mode)
+    white = isinstance(image, TiffImagePlugin.TiffImageFile) and white_is_zero(image)
+    rgb, colour_warning = to_rgb(image, raw_mode, white)
     if turn != 1:
         rgb = rgb.transpose(UPRIGHT[turn])
     pixels = np.array(rgb)
@@ -224,6 +227,8 @@ def _fault(error: Exception, data: bytes, kind: str) -> DecodeError:
     said = _said(error)
     if isinstance(error, Image.DecompressionBombError):
         return DecodeError(ErrorKind.TOO_LARGE, said)
+    if isinstance(error, SyntaxError) and kind == "image/tiff" and said.startswith("unknown "):
+        return DecodeError(ErrorKind.UNSUPPORTED_FORMAT, unknown_kind(error))
     if "truncated" in said.lower() or "end of file" in said.lower() or ends_early(data, kind):
         return DecodeError(ErrorKind.TRUNCATED, f"{kind} cut short: {said}")
     return DecodeError(ErrorKind.UNREADABLE, f"damaged {kind}: {said}")

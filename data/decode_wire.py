@@ -47,6 +47,26 @@ class Order:
 
 
 @dataclass(frozen=True)
+class CountPages:
+    """How many pages has the PDF in the file that came with the message? The answer is ``Counted`` or ``Failed``."""
+
+
+@dataclass(frozen=True)
+class Counted:
+    """Pages that can be found, and what is wrong with the one after the last, where there should be more."""
+
+    count: int
+    missing: tuple[ErrorKind, str] | None
+
+
+@dataclass(frozen=True)
+class ReadHeader:
+    """What does the header of the file say of the image, or of one page? The answer is a ``Probed`` or ``Failed``."""
+
+    page: int | None
+
+
+@dataclass(frozen=True)
 class GoOn:
     """To a worker: the next view, please; or (``stop``) no more of this image."""
 

@@ -23,18 +23,22 @@ from typing import BinaryIO
 from zellige.data.decode import DecodeError, DecodeLimits, Probed, decode, probe
 from zellige.data.decode_wire import (
     LONGEST_WORDS,
+    Counted,
+    CountPages,
     Failed,
     GoOn,
     Header,
     Large,
     Order,
     Piece,
+    ReadHeader,
     Ready,
     Setup,
     receive,
     send,
     written,
 )
+from zellige.data.pdf import count_pages
 from zellige.data.regions import FORMATS, REGION_LIMITS, RegionImage
 from zellige.data.schema import ErrorKind
 from zellige.data.views import UnseenShapeError, View, views_of
@@ -127,7 +131,13 @@ def main(descriptor: int) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (setup.memory_bytes, setup.memory_bytes))
     send(sock, Ready())
     while (got := receive(sock)) is not None:
-        serve(sock, *got)
+        order, file = got
+        if isinstance(order, Order):
+            serve(sock, order, file)
+        elif file is None:
+            raise RuntimeError(f"{type(order).__name__} came without its file")
+        else:
+            answer(sock, order, file)
 
 
 def serve(sock: socket.socket, order: Order, descriptor: int | None) -> None:
@@ -155,6 +165,20 @@ def serve(sock: socket.socket, order: Order, descriptor: int | None) -> None:
             if image.probed is not None:
                 known |= {"width": image.probed.width, "height": image.probed.height}
         send(sock, Failed(**vars(failed) | known | {"seconds": time.perf_counter() - start}))
+
+
+def answer(sock: socket.socket, asked: CountPages | ReadHeader, descriptor: int) -> None:
+    """Answer what planning asks of a file, from its headers alone."""
+    try:
+        with os.fdopen(descriptor, "rb") as file:
+            file.seek(0)
+            if isinstance(asked, ReadHeader):
+                send(sock, probe(file, REGION_LIMITS, asked.page))
+            else:
+                count, missing = count_pages(file)
+                send(sock, Counted(count, None if missing is None else (missing.kind, missing.message)))
+    except Exception as error:
+        send(sock, _failure(error))
 
 
 def _give(sock: socket.socket, found: tuple[Header, View], start: float, *, last: bool) -> bool:

@@ -36,6 +36,10 @@ def usable(path: Path, doing: str) -> Iterator[None]:
             advice = f"{error.strerror}; name a store that you may write to"
         elif error.errno in _NO_FOLDER:
             advice = f"{error.strerror}; a file is where a folder should be, name another store"
+        elif error.errno == errno.ENOENT:
+            advice = f"{error.strerror}; name a store in a folder that is there and may be written to"
+        elif error.errno == errno.EIO:
+            advice = f"{error.strerror}; look at the disk, then resume the run: nothing committed is lost"
         else:
             advice = error.strerror or str(error)
         raise StoreUnusable(f"cannot {doing} {path}: {advice}") from error

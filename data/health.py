@@ -1,45 +1,102 @@
-"""Throughput samples of a run: ``health/throughput-<worker>-<n>.parquet``."""
+"""How a run went: throughput samples and how the kernels behaved, in ``health/<kind>-<worker>.parquet``.
+
+One file a worker and kind, holding all that the worker did so far, so that the rows of all workers add up.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from zellige.data.files import StoreUnusable, usable, write_whole
-from zellige.data.schema import THROUGHPUT
+from zellige.data.schema import KERNELS, THROUGHPUT
 
 _GIVEN = ("run_id", "worker", "created_at")
+#: From best to worst; workers together are as good as the worst of them.
+_VERDICTS = ("healthy", "unchecked", "suspect", "failed")
+
+
+class _Samples:
+    """The files of one kind."""
+
+    def __init__(self, folder: Path, kind: str, schema: pa.Schema) -> None:
+        self._folder, self._kind, self._schema = folder, kind, schema
+        self.columns = [name for name in schema.names if name not in _GIVEN]
+
+    def write(self, run_id: str, worker: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Store a worker's rows in place of its earlier ones; raises ValueError for a column that there is not."""
+        if unknown := sorted({name for row in rows for name in row} - set(self.columns)):
+            raise ValueError(f"no {self._kind} column {', '.join(unknown)}; there are {', '.join(self.columns)}")
+        given = {"run_id": run_id, "worker": worker, "created_at": datetime.now(UTC)}
+        table = pa.Table.from_pylist([{**row, **given} for row in rows], schema=self._schema)
+        path = self._folder / f"{self._kind}-{worker}.parquet"
+        write_whole(path, lambda file: pq.write_table(table, file))
+
+    def read(self) -> pa.Table:
+        """The rows of all workers; raises StoreUnusable for a damaged file."""
+        tables = []
+        for path in sorted(self._folder.glob(f"{self._kind}-*.parquet")):
+            # Never a file of Python's: Arrow's threads may let go of it last, and that ends a program that is ending.
+            with usable(path, "read"), pa.OSFile(str(path)) as file:
+                try:
+                    tables.append(pq.read_table(file).cast(self._schema))
+                except (pa.ArrowException, ValueError) as error:
+                    raise StoreUnusable(f"{path} is damaged ({error}); move it away to see the others") from error
+        return pa.concat_tables(tables) if tables else self._schema.empty_table()
 
 
 class ThroughputFolder:
-    """Samples by any number of workers: one file a worker, holding all that it did so far, so that the rows add up."""
+    """Throughput samples by any number of workers."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self._samples = _Samples(folder, "throughput", THROUGHPUT)
 
     def write(self, run_id: str, worker: str, sample: Mapping[str, int | float | None]) -> None:
         """Store a worker's sample in place of its earlier one; raises ValueError for a column that there is not."""
-        columns = [name for name in THROUGHPUT.names if name not in _GIVEN]
-        if unknown := sorted(set(sample) - set(columns)):
-            raise ValueError(f"no throughput column {', '.join(unknown)}; there are {', '.join(columns)}")
-        row = {**sample, "run_id": run_id, "worker": worker, "created_at": datetime.now(UTC)}
-        table = pa.Table.from_pylist([row], schema=THROUGHPUT)
-        path = self._folder / f"throughput-{worker}.parquet"
-        write_whole(path, lambda file: pq.write_table(table, file))
+        self._samples.write(run_id, worker, [sample])
 
     def sums(self) -> dict[str, float]:
         """Every numeric column added up over all samples; raises StoreUnusable for a damaged one."""
-        tables = []
-        for path in sorted(self._folder.glob("throughput-*.parquet")):
-            with usable(path, "read"), path.open("rb") as file:
-                try:
-                    tables.append(pq.read_table(file).cast(THROUGHPUT))
-                except (pa.ArrowException, ValueError) as error:
-                    raise StoreUnusable(f"{path} is damaged ({error}); move it away to see the others") from error
-        whole = pa.concat_tables(tables) if tables else THROUGHPUT.empty_table()
-        return {name: pc.sum(whole[name]).as_py() or 0 for name in THROUGHPUT.names if name not in _GIVEN}
+        whole = self._samples.read()
+        return {name: pc.sum(whole[name]).as_py() or 0 for name in self._samples.columns}
+
+
+class KernelFolder:
+    """How the operators behaved in the engines of any number of workers."""
+
+    def __init__(self, folder: Path) -> None:
+        self._samples = _Samples(folder, "kernels", KERNELS)
+
+    def write(self, run_id: str, worker: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Store a worker's rows, one an operator and device, in place of its earlier ones."""
+        self._samples.write(run_id, worker, rows)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One row an operator and device, all workers together; raises StoreUnusable for a damaged file.
+
+        Counts are added up; ``max_rel_l2`` and ``tolerance`` are those of the check furthest towards or beyond its
+        tolerance.
+        """
+        whole: dict[tuple[str, str], dict[str, Any]] = {}
+        for row in self._samples.read().select(self._samples.columns).to_pylist():
+            key = row["operator"], row["device"]
+            whole[key] = _together(whole[key], row) if key in whole else row
+        return [whole[key] for key in sorted(whole)]
+
+
+def worst(verdicts: Sequence[str]) -> str:
+    """The verdict on a whole; ``unchecked`` where there is nothing."""
+    return max(verdicts, key=_VERDICTS.index, default="unchecked")
+
+
+def _together(a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
+    further = max(a, b, key=lambda row: (row["max_rel_l2"] or 0.0) / (row["tolerance"] or 1.0))
+    error = {"max_rel_l2": further["max_rel_l2"], "tolerance": further["tolerance"]}
+    counts = {n: a[n] + b[n] for n in a.keys() - error.keys() if isinstance(a[n], int | float)}
+    return a | counts | error | {"verdict": worst([a["verdict"], b["verdict"]])}

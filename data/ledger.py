@@ -16,14 +16,18 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from zellige.data.files import LedgerError, StoreUnusable, read_json, usable, write_json
 from zellige.data.migrations import migrated
 from zellige.data.run import Lease, Progress, Run, RunState, Shard
 from zellige.data.schema import SCHEMA_VERSION, Item, Recipe
+from zellige.data.sources.base import SourceError
 from zellige.data.workers import Roster
 
 __all__ = [
@@ -41,6 +45,9 @@ __all__ = [
 ]
 
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+#: Ends of the names of hidden folders: of a run that is being deleted, or created, which takes a moment.
+_DELETED, _CREATED = ".deleted", ".tmp"
+_CREATED_WITHIN_S = 3600.0
 _FOLDERS = ("leases", "events", "parts", "health")
 
 
@@ -89,11 +96,14 @@ class Store:
         keep: Sequence[str] = (),
         limit: int | None = None,
         run_id: str | None = None,
+        noted: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> Run:
         """A new run with its ``items`` stored (streamed). Killed meanwhile, it can be opened and planned again.
 
         ``inputs`` are the source's own (``Source.inputs``: absolute URIs), so that planning works from any folder.
-        Raises RunExists, StoreUnusable, and ValueError for a ``run_id`` that is no plain name.
+        ``noted`` are events, fields by kind, that are written before the first item is listed. Raises RunExists,
+        StoreUnusable, ValueError for a ``run_id`` that is no plain name, and what listing raises: a
+        SourceError leaves no run.
         """
         if shard_items < 1:
             raise ValueError(f"shard_items is {shard_items}; give at least 1")
@@ -104,7 +114,7 @@ class Store:
                 f"run id {name!r}: use letters, digits, '.', '_' and '-', beginning with a letter or digit"
             )
         folder = self._runs / name
-        made = self._runs / f".{name}.{secrets.token_hex(4)}.tmp"
+        made = self._runs / f".{name}.{secrets.token_hex(4)}{_CREATED}"
         with usable(folder, "create"):
             for part in _FOLDERS:
                 (made / part).mkdir(parents=True)
@@ -134,7 +144,14 @@ class Store:
         finally:
             shutil.rmtree(made, ignore_errors=True)
         run = self.open_run(name)
-        run.plan(items)
+        for kind, fields in (noted or {}).items():
+            run.event(kind, **fields)
+        try:
+            run.plan(items)
+        except SourceError:  # wrong use, found on the way: planning it again would end the same way
+            run.close()
+            self.delete_run(name)
+            raise
         return run
 
     def open_run(self, run_id: str, recipe: Recipe | None = None) -> Run:
@@ -153,6 +170,8 @@ class Store:
             there = next(p for p in (self._runs, *self._runs.parents) if os.path.lexists(p))
             if not there.is_dir():
                 raise NotADirectoryError(errno.ENOTDIR, f"{there} is no folder")
+            if os.statvfs(there).f_flag & os.ST_RDONLY:
+                raise OSError(errno.EROFS, os.strerror(errno.EROFS))
             if not os.access(there, os.W_OK | os.X_OK):
                 raise PermissionError(errno.EACCES, f"{there} may not be written")
 
@@ -168,10 +187,19 @@ class Store:
         if living:
             at = ", ".join(f"process {w.pid} on {w.host.partition('/')[0]}" for w in living)
             raise LedgerError(f"run {run_id} is being worked on by {at}; stop it first, then delete the run")
-        aside = self._runs / f".{run_id}.{secrets.token_hex(4)}.deleted"
+        aside = self._runs / f".{run_id}.{secrets.token_hex(4)}{_DELETED}"
         with usable(folder, "delete"):
             folder.rename(aside)
-            shutil.rmtree(aside)
+            with suppress(FileNotFoundError):  # another command swept a part of it away meanwhile
+                shutil.rmtree(aside)
+        self.sweep()
+
+    def sweep(self) -> None:
+        """Remove the rest of runs whose deletion, or creation, was killed; what cannot be removed is left for later."""
+        for rest in [*self._runs.glob(f".*{_DELETED}"), *self._runs.glob(f".*{_CREATED}")]:
+            with suppress(FileNotFoundError):
+                if rest.name.endswith(_DELETED) or time.time() - rest.stat().st_mtime > _CREATED_WITHIN_S:
+                    shutil.rmtree(rest, ignore_errors=True)
 
     def run_ids(self) -> list[str]:
         """The names of all runs, sorted: those that were not chosen begin with their time."""

@@ -16,7 +16,7 @@ import struct
 from dataclasses import dataclass, replace
 from typing import BinaryIO
 
-from zellige.data import pdf
+from zellige.data import header_process
 from zellige.data.decoded import DecodeError
 from zellige.data.schema import ErrorKind, Item
 from zellige.data.sniff import HEAD_BYTES, sniff
@@ -44,7 +44,7 @@ def pages_of(source: bytes | BinaryIO, kind: str) -> Pages:
     """
     file = io.BytesIO(source) if isinstance(source, bytes) else source
     if kind == "application/pdf":
-        return Pages(*pdf.count_pages(file))
+        return Pages(*header_process.count_pages(file))
     offsets, missing = tiff_pages(file)
     if not offsets:
         raise missing or DecodeError(ErrorKind.EMPTY, "this TIFF holds no image")

@@ -105,7 +105,7 @@ class PartFolder:
 
     def _read(self, index: int, columns: list[str] | None = None) -> pa.Table:
         path = self.path(index)
-        with usable(path, "read"), path.open("rb") as file:
+        with usable(path, "read"), pa.OSFile(str(path)) as file:  # why no file of Python's: see ``health.py``
             try:
                 return pq.ParquetFile(file, page_checksum_verification=True).read(columns)
             except pa.ArrowException as error:

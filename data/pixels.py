@@ -11,13 +11,18 @@ from PIL import Image, ImageCms
 
 _TWELVE_BITS = 4095
 _SIXTEEN_BITS = 65535
+#: Pillow's name of how a TIFF stores unsigned numbers of 32 bits, which it keeps in signed ones.
+_UNSIGNED_32 = "I;32N"
 #: ICC colour space of a profile -> the Pillow mode it is for.
 _SPACES = {"GRAY": "L", "RGB": "RGB", "CMYK": "CMYK"}
 
 
-def to_rgb(image: Image.Image, raw_mode: str) -> tuple[Image.Image, str | None]:
-    """(RGB image, warning) of a loaded image; ``raw_mode`` is how its file stored the samples ("L;4", "RGB;16B")."""
-    colour, alpha = _colour_and_alpha(image, raw_mode)
+def to_rgb(image: Image.Image, raw_mode: str, white_is_zero: bool = False) -> tuple[Image.Image, str | None]:
+    """(RGB image, warning) of a loaded image; ``raw_mode`` is how its file stored the samples ("L;4", "RGB;16B").
+
+    ``white_is_zero`` is for greys of more than 8 bits: of the others Pillow has turned it round.
+    """
+    colour, alpha = _colour_and_alpha(image, raw_mode, white_is_zero)
     colour, warning = _to_srgb(colour, image.info.get("icc_profile"))
     rgb = colour if colour.mode == "RGB" else colour.convert("RGB")
     if alpha is None:
@@ -27,12 +32,14 @@ def to_rgb(image: Image.Image, raw_mode: str) -> tuple[Image.Image, str | None]:
     return over_white, warning
 
 
-def _colour_and_alpha(image: Image.Image, raw_mode: str) -> tuple[Image.Image, Image.Image | None]:
+def _colour_and_alpha(image: Image.Image, raw_mode: str, white_is_zero: bool) -> tuple[Image.Image, Image.Image | None]:
     """The colours as L, RGB or CMYK, and the alpha as L (None: opaque)."""
     mode, key = image.mode, image.info.get("transparency")
     if mode.startswith("I;16") or mode in ("I", "F"):
         values = np.asarray(image)
-        grey = Image.fromarray(_grey_of_floats(values) if mode == "F" else _grey_of_integers(values))
+        if raw_mode == _UNSIGNED_32:
+            values = values.view(np.uint32)
+        grey = grey_image(to_grey(values, finite_range(values)), white_is_zero)
         return grey, _mask(values == key) if isinstance(key, int) else None
     if mode in ("La", "RGBa"):
         image = image.convert("LA" if mode == "La" else "RGBA")
@@ -62,17 +69,25 @@ def _scaled_key(key: int, raw_mode: str) -> int:
     return key * 255 // top
 
 
-def _grey_of_integers(values: NDArray[Any]) -> NDArray[np.uint8]:
-    low, high = int(values.min()), int(values.max())
-    if low < 0 or high > _SIXTEEN_BITS:
-        return _stretched(values.astype(np.float64), low, high)
-    grey: NDArray[np.uint8] = (values >> (4 if high <= _TWELVE_BITS else 8)).astype(np.uint8)
-    return grey
+def grey_image(grey: NDArray[np.uint8], white_is_zero: bool) -> Image.Image:
+    """8-bit greys as an image, turned round where the least value is white."""
+    return Image.fromarray(255 - grey if white_is_zero else grey)
 
 
-def _grey_of_floats(values: NDArray[Any]) -> NDArray[np.uint8]:
-    finite = values[np.isfinite(values)].astype(np.float64)
-    low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
+def finite_range(values: NDArray[Any]) -> tuple[float, float]:
+    """The least and the greatest finite value; (inf, -inf) where there is none, so that parts can be joined."""
+    finite = values[np.isfinite(values)] if values.dtype.kind == "f" else values
+    return (float(finite.min()), float(finite.max())) if finite.size else (np.inf, -np.inf)
+
+
+def to_grey(values: NDArray[Any], within: tuple[float, float]) -> NDArray[np.uint8]:
+    """Integers or floats as 8-bit greys, where ``within`` is the ``finite_range`` of the whole image."""
+    low, high = within if within[0] <= within[1] else (0.0, 1.0)
+    if values.dtype.kind != "f":
+        if low < 0 or high > _SIXTEEN_BITS:
+            return _stretched(values.astype(np.float64), low, high)
+        grey: NDArray[np.uint8] = (values >> (4 if high <= _TWELVE_BITS else 8)).astype(np.uint8)
+        return grey
     if low >= 0 and high <= 1:
         low, high = 0.0, 1.0
     return _stretched(np.nan_to_num(values.astype(np.float64), nan=low, posinf=high, neginf=low), low, high)

@@ -66,6 +66,11 @@ class PlanFile:
         """How many items a shard holds, without reading them."""
         return min(self._shard_items, self.count() - index * self._shard_items)
 
+    def shard_sizes(self) -> list[int]:
+        """The same for all shards at once."""
+        whole, rest = divmod(self.count(), self._shard_items)
+        return [self._shard_items] * whole + [rest] * (rest > 0)
+
     def items(self) -> Iterator[Item]:
         """All items in order, one row group in memory at a time."""
         for group in range(self._open().num_row_groups):
@@ -79,7 +84,7 @@ class PlanFile:
     def _open(self) -> pq.ParquetFile:
         with self._lock, self._undamaged():
             if self._file is None:
-                self._file = pq.ParquetFile(self.path.open("rb"), page_checksum_verification=True)
+                self._file = pq.ParquetFile(pa.OSFile(str(self.path)), page_checksum_verification=True)
             return self._file
 
     @contextmanager

@@ -1,16 +1,17 @@
 """Huge JPEG, PNG and TIFF images, read in strips from top to bottom: their views, with the image never whole in memory.
 
-The file is read once for the overview and once for the tiles (once more before both for 16-bit greys, whose scale is
-that of their greatest value). Pixels follow the table in ``data/decode.py``; what that table has and strips cannot
-follow (floats, 32-bit integers, LAB) is refused as unsupported, and so is what would have to be whole in memory
-(interlaced PNG, progressive JPEG). Tiles come in the order in which the file stores them, which for a photo that is
-turned is not that of the upright image.
+The file is read once for the overview, or to find the print of a page to read, and once for the tiles (once more before
+both for greys of 16 bits and more, whose scale is that of their least and greatest value). Pixels follow the table in
+``data/decode.py``; what that table has and strips cannot follow (LAB, YCbCr without JPEG) is refused as unsupported,
+and so is what would have to be whole in memory (interlaced PNG, progressive JPEG). Tiles come in the order in which the
+file stores them, which for a photo that is turned is not that of the upright image.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterator
+import math
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -18,25 +19,33 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from zellige.data.decoded import DecodeError, DecodeLimits, no_page
+from zellige.data.ink import band_rows, ink_of_bands
 from zellige.data.orientation import UPRIGHT, orientation
 from zellige.data.pages import first_directory_at, tiff_pages
-from zellige.data.pixels import to_rgb
+from zellige.data.pixels import finite_range, grey_image, to_grey, to_rgb
+from zellige.data.reading import Page, on_canvas
 from zellige.data.schema import ErrorKind
 from zellige.data.sniff import ends_early
-from zellige.data.tiling import Tile
-from zellige.data.views import View, ViewRule, planned
+from zellige.data.tiff_samples import region_samples
+from zellige.data.tiling import Budget, Tile
+from zellige.data.turning import turned
+from zellige.data.views import View, ViewRule, is_cut, pieces_of, planned
 
 FORMATS = frozenset({"image/jpeg", "image/png", "image/tiff"})
 REGION_LIMITS = DecodeLimits(4_000_000_000)
 #: Rows that are read and converted at once, and columns that are shrunk at once.
 STRIP_ROWS = 64
 COLUMNS = 256
+#: Cells of the mask by which a page is cut at most; each cell is a byte.
+MASK_CELLS = 64_000_000
 #: An image that has to be decoded whole before its first row comes may take so many bytes.
 WHOLE_BYTES = 768 << 20
 #: Of the end of a file, what tells whether it lacks its end.
 _TAIL_BYTES = 1 << 20
 #: Samples of a pixel -> Pillow's mode of them.
 _MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
+#: libvips's names of sample types.
+_TYPES = {"uchar": "u1", "ushort": "u2", "short": "i2", "uint": "u4", "int": "i4", "float": "f4"}
 _SPACES = ("b-w", "grey16", "srgb", "rgb16", "rgb", "multiband")
 
 
@@ -47,7 +56,8 @@ class RegionImage:
     """
 
     def __init__(self, file: BinaryIO, kind: str, page: int | None) -> None:
-        self._kind, self._file, self.frames, self._shift = kind, file, 1, 8
+        self._kind, self._file, self.frames = kind, file, 1
+        self._range: tuple[float, float] | None = None
         if kind == "image/tiff":
             offsets, missing = tiff_pages(file)
             self.frames, number = len(offsets), page or 1
@@ -59,44 +69,68 @@ class RegionImage:
         self._width, self._height = rows.width, rows.height
         upright = (self._height, self._width) if self._turn >= 5 else (self._width, self._height)
         self.width, self.height = upright
-        self._shift = rows.find_shift(self._open)
+        self._range = rows.range = rows.find_range(self._open)
         self.warning = "; ".join(filter(None, (exif_warning, rows.colour_warning()))) or None
 
     def views(self, rule: ViewRule) -> Iterator[View]:
-        """The overview, then the tiles; raises DecodeError or UnseenShapeError."""
-        tiles = planned(self.width, self.height, rule)
-        if rule.task != "read" or len(tiles) == 1:  # an overview of a page is no piece of its text
-            yield View(tiles[0], self._overview(rule.budget.resized(self.width, self.height)))
-        bands: dict[int, list[tuple[int, Tile, tuple[int, int, int, int]]]] = defaultdict(list)
-        for index, tile in enumerate(tiles[1:], 1):
-            box = self._stored(tile)
-            bands[box[1]].append((index, tile, box))
-        rows, held, top = self._open(), np.empty((0, self._width, 3), np.uint8), 0
-        for y in sorted(bands):
-            height = bands[y][0][2][3]
-            band = np.empty((height, self._width, 3), np.uint8)
-            rows.skip_to(y, top + len(held))
-            keep = max(0, top + len(held) - y)
-            band[:keep] = held[len(held) - keep :]
-            for at in range(keep, height, STRIP_ROWS):
-                band[at : at + STRIP_ROWS] = rows.read(min(STRIP_ROWS, height - at))
-            for index, tile, (x, _, width, _) in bands[y]:
-                yield View(tile, self._upright(band[:, x : x + width]), index)
-            below = min((other for other in bands if other > y), default=y + height)
-            held, top = band[max(0, below - y) :].copy(), min(below, y + height)
-            del band  # before the next one is made: each may take hundreds of megabytes
+        """The overview, then the tiles, or the pieces of a page to read; raises DecodeError or UnseenShapeError."""
+        as_page = is_cut(rule)
+        tiles = pieces_of(self._page(), rule) if as_page else planned(self.width, self.height, rule)
+        boxes: list[tuple[int, Tile]] = []
+        for index, tile in enumerate(tiles):
+            if tile.overview:
+                yield View(tile, self._overview(tile.turn, rule.budget), index)
+            else:
+                boxes.append((index, tile))
+        for (index, tile), pixels in self._cut(boxes):
+            yield View(tile, on_canvas(pixels, tile.turn, rule.budget) if as_page else pixels, index)
+
+    def _cut(self, tiles: Sequence[tuple[int, Tile]]) -> Iterator[tuple[tuple[int, Tile], NDArray[np.uint8]]]:
+        """The pixels of the tiles from the top of the file to its end; held are the strips that reach into the next."""
+        rows, held, at = self._open(), deque[tuple[int, NDArray[np.uint8]]](), 0
+        boxes = [(self._stored(tile), (index, tile)) for index, tile in tiles]
+        for (x, y, width, height), entry in sorted(boxes, key=lambda box: (box[0][1], box[1][0])):
+            while held and held[0][0] + len(held[0][1]) <= y:
+                held.popleft()
+            while at < y + height:
+                count = min(STRIP_ROWS, self._height - at)
+                if at + count > y:
+                    held.append((at, rows.read(count)))
+                else:
+                    rows.skip(count)
+                at += count
+            parts = [
+                strip[max(0, y - top) : y + height - top, x : x + width] for top, strip in held if top < y + height
+            ]
+            yield entry, self._upright(np.concatenate(parts))
+
+    def _page(self) -> Page:
+        """The mask of its ink, in cells so large that it takes ``MASK_CELLS`` at most.
+
+        Where cells do not divide the sides, a mirrored or turned mask lies less than a cell beside the pixels: within
+        the margin of a piece.
+        """
+        shrink = math.ceil(math.sqrt(self._width * self._height / MASK_CELLS))
+        rows, count = self._open(), band_rows(self._width, shrink)
+        bands = (rows.read(min(count, self._height - y)) for y in range(0, self._height, count))
+        mask = ink_of_bands(bands, self._height, self._width, shrink)
+        if self._turn != 1:
+            mask = np.array(Image.fromarray(mask).transpose(UPRIGHT[self._turn]))
+        return Page(self.width, self.height, mask, shrink)
 
     def _open(self) -> _Rows:
         rows = _Rows(self._file, self._kind)
-        rows.shift = self._shift
+        rows.range = self._range
         return rows
 
-    def _overview(self, size: tuple[int, int]) -> NDArray[np.uint8]:
-        """The whole image at ``size``, by the two passes that Pillow makes over a whole one: along rows, then across.
+    def _overview(self, turn: int, budget: Budget) -> NDArray[np.uint8]:
+        """The whole image as the model sees it, by the two passes that Pillow makes: along rows, then across.
 
         Each strip is shrunk along its rows as it comes; what is kept of all of them is shrunk across at the end.
         """
-        width, height = (size[1], size[0]) if self._turn >= 5 else size
+        size = budget.resized(self.width, self.height) if turn in (0, 180) else budget.resized(self.height, self.width)
+        sideways = (self._turn >= 5) != (turn in (90, 270))
+        width, height = (size[1], size[0]) if sideways else size
         rows = self._open()
         narrow = np.empty((self._height, width, 3), np.uint8)
         for at in range(0, self._height, STRIP_ROWS):
@@ -106,7 +140,7 @@ class RegionImage:
         for x in range(0, width, COLUMNS):  # a few columns at a time: Pillow's own copy of all of them is larger still
             part = Image.fromarray(np.ascontiguousarray(narrow[:, x : x + COLUMNS]))
             seen[:, x : x + COLUMNS] = np.asarray(part.resize((part.width, height), Image.Resampling.BICUBIC))
-        return self._upright(seen)
+        return turned(self._upright(seen), turn)
 
     def _upright(self, pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """A contiguous copy, turned."""
@@ -127,7 +161,7 @@ class RegionImage:
 
 
 class _Rows:
-    """One reading of the file from top to bottom; ``shift`` is how 16-bit greys become 8 bits."""
+    """One reading of the file from top to bottom; ``range`` is that of the greys of an image of more than 8 bits."""
 
     def __init__(self, file: BinaryIO, kind: str) -> None:
         # Loaded here alone: few images are so large, and a process that decodes small ones starts without it.
@@ -135,6 +169,7 @@ class _Rows:
 
         pyvips.cache_set_max(0)
         self._file, self._kind, self._error = file, kind, pyvips.Error
+        self._tiff = region_samples(file) if kind == "image/tiff" else None
         file.seek(0)
         source = pyvips.SourceCustom()
         source.on_read(file.read)
@@ -143,7 +178,8 @@ class _Rows:
             image: Any = pyvips.Image.new_from_source(source, "", access="sequential", fail_on="truncated")
         except pyvips.Error as error:
             raise self._fault(error) from error
-        self._image, self._region, self._at, self.shift = image, pyvips.Region.new(image), 0, 8
+        self._image, self._region, self._at = image, pyvips.Region.new(image), 0
+        self.range: tuple[float, float] | None = None
         self.width, self.height = int(image.width), int(image.height)
         self._mode = self._mode_of()
         self._profile = image.get("icc-profile-data") if image.get_typeof("icc-profile-data") else None
@@ -164,19 +200,22 @@ class _Rows:
 
     def _converted(self, count: int) -> tuple[Image.Image, str | None]:
         samples = self._samples(count)
-        if samples.dtype != np.uint8:
-            samples = (samples >> self.shift).astype(np.uint8)
-        image = Image.frombuffer(
-            self._mode, (self.width, count), np.ascontiguousarray(samples), "raw", self._mode, 0, 1
-        )
+        if self.range is not None:
+            image = grey_image(to_grey(samples[..., 0], self.range), self._white_is_zero)
+        else:
+            samples = samples[..., : len(Image.new(self._mode, (1, 1)).getbands())]
+            if samples.dtype != np.uint8:
+                samples = (samples >> 8).astype(np.uint8)
+            image = Image.frombuffer(
+                self._mode, (self.width, count), np.ascontiguousarray(samples), "raw", self._mode, 0, 1
+            )
         if self._profile is not None:
             image.info["icc_profile"] = self._profile
         return to_rgb(image, "")
 
-    def skip_to(self, row: int, at: int) -> None:
-        """Read on from row ``at`` up to ``row``, where tiles leave rows out between them."""
-        for y in range(at, row, STRIP_ROWS):
-            self._samples(min(STRIP_ROWS, row - y))
+    def skip(self, count: int) -> None:
+        """Leave out the next ``count`` rows, which no tile shows."""
+        self._samples(count)
 
     def turn(self) -> tuple[int, str | None]:
         """(orientation 1 to 8, warning)."""
@@ -185,13 +224,24 @@ class _Rows:
         names = {"exif": "exif-data", "xmp": "xmp-data"}
         return orientation({k: self._image.get(name) for k, name in names.items() if self._image.get_typeof(name)})
 
-    def find_shift(self, again: Callable[[], _Rows]) -> int:
-        """8; or 4 for 16-bit greys of which none is over 4,095, by a reading of its own."""
-        if self._image.format != "ushort" or self._image.bands != 1:
-            return 8
-        rows = again()
-        strips = range(0, self.height, STRIP_ROWS)
-        return 8 if any(rows._samples(min(STRIP_ROWS, self.height - y)).max() > 4095 for y in strips) else 4
+    def find_range(self, again: Callable[[], _Rows]) -> tuple[float, float] | None:
+        """The ``finite_range`` of greys of more than 8 bits, by a reading of its own; None for all else."""
+        if not self._is_wide_grey:
+            return None
+        rows, low, high = again(), math.inf, -math.inf
+        for y in range(0, self.height, STRIP_ROWS):
+            least, greatest = finite_range(rows._samples(min(STRIP_ROWS, self.height - y)))
+            low, high = min(low, least), max(high, greatest)
+        return low, high
+
+    @property
+    def _is_wide_grey(self) -> bool:
+        wide = self._image.format == "ushort" or (self._tiff is not None and self._tiff.mode in ("I", "F"))
+        return bool(self._image.bands == 1 and wide)
+
+    @property
+    def _white_is_zero(self) -> bool:
+        return self._tiff is not None and self._tiff.white_is_zero
 
     def _samples(self, count: int) -> NDArray[Any]:
         try:
@@ -199,13 +249,20 @@ class _Rows:
         except self._error as error:
             raise self._fault(error) from error
         self._at += count
-        kind = np.uint16 if self._image.format == "ushort" else np.uint8
-        return np.frombuffer(data, kind).reshape(count, self.width, self._image.bands)
+        samples = np.frombuffer(data, _TYPES[self._image.format]).reshape(count, self.width, self._image.bands)
+        if self._white_is_zero and self._is_wide_grey and samples.dtype.kind != "f":
+            return ~samples  # libvips has turned integers round, which is done after scaling here
+        return samples
 
     def _mode_of(self) -> str:
-        image = self._image
-        if image.format == "uchar" and image.interpretation == "cmyk" and image.bands == 4:
-            return "CMYK"
+        image, stored = self._image, "" if self._tiff is None else self._tiff.mode
+        if self._is_wide_grey and image.format in _TYPES:
+            return "L"
+        if image.format in ("uchar", "ushort"):
+            if image.interpretation == "cmyk" and image.bands == 4:
+                return "CMYK"
+            if stored in ("RGB", "YCbCr") and image.bands >= 3:  # further samples are no alpha here, and are left out
+                return "RGB"
         if image.format in ("uchar", "ushort") and image.interpretation in _SPACES and image.bands in _MODES:
             return _MODES[image.bands]
         raise DecodeError(

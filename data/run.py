@@ -12,17 +12,19 @@ from typing import Any, Literal
 
 from zellige.data.events import EventLog
 from zellige.data.files import LedgerError, StoreUnusable, read_json, usable, write_json
-from zellige.data.health import ThroughputFolder
+from zellige.data.health import KernelFolder, ThroughputFolder
 from zellige.data.leases import Claim, LeaseBook
 from zellige.data.parts import PartFolder, PartInfo
-from zellige.data.planfile import PlanFile
-from zellige.data.retries import RetryFolder
+from zellige.data.plan import Again, Plan, SecondLook
+from zellige.data.retries import Places, RetryFolder
 from zellige.data.schema import AnswerRow, Item, Recipe, row_id
 from zellige.data.sources.options import SourceOptions
 from zellige.data.workers import Roster
 
 RunState = Literal["planning", "running", "finished", "interrupted", "failed", "crashed"]
 _PLAN = "plan"
+#: What it takes to tell how fast a run goes: so many committed shards, the first and the last so many seconds apart.
+RATE_COMMITS, RATE_S = 3, 2.0
 
 
 @dataclass(frozen=True)
@@ -71,9 +73,10 @@ class Run:
         self._leases = LeaseBook(self._roster)
         self._events = EventLog(path / "events")
         self._parts = PartFolder(path / "parts", path / "aside")
-        self._plan = PlanFile(path / "items.parquet", self.shard_items)
         self._retries = RetryFolder(path / "retries")
+        self._plan = Plan(path / "items.parquet", self.shard_items, self._retries)
         self._throughput = ThroughputFolder(path / "health")
+        self._kernels = KernelFolder(path / "health")
 
     # --- what is to be done
 
@@ -115,22 +118,19 @@ class Run:
         """All shards in their order, one in memory at a time."""
         return map(self.shard, range(self.shard_count))
 
-    def retry(self, kinds: Collection[str]) -> int:
-        """Let the rows that failed as one of ``kinds`` be answered again; how many there are.
+    def retry(self, kinds: Collection[str], again: Again | None = None) -> int:
+        """Let the rows that failed as one of ``kinds`` be answered again; how many rows there are to answer.
 
-        They stay as they are until their shard is committed anew. Raises LedgerError where another worker plans.
+        With ``again`` (``Source.again``) what failed so while planning is opened again, and what is found in it now
+        joins the run. Old rows stay until their shard is committed anew. Raises LedgerError where another worker plans.
         """
         self._join()
         claim = self._leases.claim([_PLAN])
         if claim is None:
             raise LedgerError(f"another process is planning run {self.run_id} right now; try again when it is done")
         try:
-            parts = {i: info for i, info in self._parts.parts().items() if info is not None and self._is_whole(i, info)}
-            chosen = {i: self._parts.failed_rows(i, kinds) for i, info in sorted(parts.items()) if info.failed}
-            chosen = {i: ids for i, ids in chosen.items() if ids}
-            count = sum(map(len, chosen.values()))
-            if chosen:
-                self._retries.add(sorted(kinds), chosen)
+            count = self._ask_again(kinds, again)
+            if count:
                 with usable(self.path, "write to"):
                     os.utime(self.path / "parts")  # an index that knows the run as finished looks again
                 self.event("retry", kinds=sorted(kinds), rows=count)
@@ -162,24 +162,27 @@ class Run:
             part, shard = self._parts.part(taken), self.shard(taken)
             retries, again = self._retries.wanted(taken, 0 if part is None else part.retries)
             if self._is_whole(taken, part):
-                items = tuple(item for item in shard.items if not again.isdisjoint(self._row_ids([item])))
-                return Lease(self, Shard(taken, items), claim, retries, again)
+                return Lease(self, Shard(taken, self._among(again, shard.items)), claim, retries, again)
             if (aside := self._parts.set_aside(taken)) is not None:
                 self.event("part_set_aside", shard=taken, file=str(aside.relative_to(self.path)))
-            return Lease(self, shard, claim, retries)
+            return Lease(self, shard, claim, retries, repeats=aside is not None)
         return None
 
     def done_shards(self) -> set[int]:
         """The shards with nothing left to do: their part is whole, and no retry of its rows is open."""
-        if not self.planned:
-            return set()
-        return {index for index, info in self._parts.parts().items() if self._is_done(index, info)}
+        return self._looked()[1]
 
     def whole_shards(self) -> set[int]:
         """The shards whose part is readable and has a row for every item and question, to be retried or not."""
-        if not self.planned:
-            return set()
-        return {index for index, info in self._parts.parts().items() if self._is_whole(index, info)}
+        return set(self._looked()[0])
+
+    def items_left(self) -> int:
+        """How many items are still to be answered, those of open retries among them."""
+        whole, done = self._looked()
+        left = sum(size for index, size in enumerate(self._plan.shard_sizes()) if index not in whole)
+        for index in whole.keys() - done:  # only some of its items are wanted again
+            left += len(self._among(self._retries.wanted(index, whole[index].retries)[1], self.shard(index).items))
+        return left
 
     def part_path(self, index: int) -> Path:
         """Where the part of shard ``index`` is, or will be."""
@@ -201,38 +204,49 @@ class Run:
         """The sums over all samples, by column."""
         return self._throughput.sums()
 
+    def write_kernels(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Store how the kernels behaved in this worker's engine so far, by column of ``KERNELS``."""
+        self._kernels.write(self.run_id, self._roster.my_name, rows)
+
+    def kernels(self) -> list[dict[str, Any]]:
+        """How the kernels behaved: one row an operator and device, all workers together."""
+        return self._kernels.rows()
+
     # --- how it stands
 
     def progress(self) -> Progress:
         """Counts by the footers of the parts, rows to be retried among them; may be read while others write."""
         if not self.planned:
             return Progress(0, 0, 0, 0, 0, 0, 0, 0)
-        whole = {i: info for i, info in self._parts.parts().items() if info is not None and self._is_whole(i, info)}
-        done = [i for i, info in whole.items() if self._is_done(i, info)]
+        whole, done = self._looked()
+        sizes = self._plan.shard_sizes()
         return Progress(
-            shards=self.shard_count,
+            shards=len(sizes),
             shards_done=len(done),
-            items=self._plan.count(),
-            items_done=sum(self._plan.shard_size(i) for i in done),
-            rows=self._plan.count() * len(self.recipe.questions),
+            items=sum(sizes),
+            items_done=sum(sizes[i] for i in done),
+            rows=sum(sizes) * len(self.recipe.questions),
             ok=sum(info.ok for info in whole.values()),
             failed=sum(info.failed for info in whole.values()),
             skipped=sum(info.skipped for info in whole.values()),
         )
 
     def rate(self) -> float | None:
-        """Items a second by the shards committed since a worker last ended or was found gone; None before two."""
+        """Items a second by the shards committed since a worker last ended or was found gone.
+
+        None before there are ``RATE_COMMITS`` of them over ``RATE_S``: two workers may commit in the same instant.
+        """
         commits: list[dict[str, Any]] = []
         for event in self.events():
             if event["kind"] in ("finish", "planned", "worker_gone"):
                 commits.clear()
             elif event["kind"] == "committed":
                 commits.append(event)
-        if len(commits) < 2:
+        if len(commits) < RATE_COMMITS:
             return None
         first, last = (datetime.fromisoformat(e["at"]) for e in (commits[0], commits[-1]))
         rows, seconds = sum(e["rows"] for e in commits[1:]), (last - first).total_seconds()
-        return rows / max(1, len(self.recipe.questions)) / seconds if seconds > 0 else None
+        return rows / max(1, len(self.recipe.questions)) / seconds if seconds >= RATE_S else None
 
     def bad_parts(self) -> list[Path]:
         """Parts that are damaged or not whole, set aside already or not."""
@@ -297,12 +311,46 @@ class Run:
                         self.event("worker_gone", gone=worker.name)
                         self._roster.forget(worker)
 
+    def _looked(self) -> tuple[dict[int, PartInfo], set[int]]:
+        """(parts that are whole, shards that are done): ``_is_whole`` and ``_is_done`` of all shards at once."""
+        if not self.planned:
+            return {}, set()
+        sizes, last, questions = self._plan.shard_sizes(), self._retries.last(), len(self.recipe.questions)
+        whole = {
+            index: info
+            for index, info in self._parts.parts().items()
+            if info is not None and index < len(sizes) and info.rows == sizes[index] * questions
+        }
+        return whole, {index for index, info in whole.items() if info.retries >= last.get(index, 0)}
+
     def _is_done(self, index: int, info: PartInfo | None) -> bool:
         return info is not None and self._is_whole(index, info) and info.retries >= self._retries.wanted(index, 0)[0]
 
     def _is_whole(self, index: int, info: PartInfo | None) -> bool:
         questions = len(self.recipe.questions)
         return info is not None and index < self.shard_count and info.rows == self._plan.shard_size(index) * questions
+
+    def _ask_again(self, kinds: Collection[str], again: Again | None) -> int:
+        whole, _ = self._looked()
+        rows = {i: self._parts.failed_rows(i, kinds) for i, info in sorted(whole.items()) if info.failed}
+        number, added, replaced = self._retries.next_number(), 0, Places()
+        if again is not None:
+            room = None if self.limit is None else max(0, self.limit - self._plan.count())
+            look = SecondLook(self._plan, kinds, again, room)
+            added = self._plan.write_added(self._retries.added_path(number), look.added()) if look.failed else 0
+            replaced = look.replaced
+        for shard, items in replaced.items():
+            then = self._plan.shard(shard)
+            gone = set(self._row_ids(then[place] for place in items))
+            rows[shard] = [row for row in rows.get(shard, ()) if row not in gone] + self._row_ids(items.values())
+        rows = {shard: ids for shard, ids in rows.items() if ids}
+        if rows or added:
+            self._retries.add(number, sorted(kinds), rows, replaced, added)
+        return sum(map(len, rows.values())) + added * len(self.recipe.questions)
+
+    def _among(self, rows: frozenset[str], items: Iterable[Item]) -> tuple[Item, ...]:
+        """Those of ``items`` that any of ``rows`` is about."""
+        return tuple(item for item in items if not rows.isdisjoint(self._row_ids([item])))
 
     def _row_ids(self, items: Iterable[Item]) -> list[str]:
         return [row_id(i.item_id, q.question_id, self._fingerprint) for i in items for q in self.recipe.questions]
@@ -336,10 +384,22 @@ class Run:
 
 
 class Lease:
-    """The right to answer one shard. A context manager: what is not committed is given back."""
+    """The right to answer one shard. A context manager: what is not committed is given back.
 
-    def __init__(self, run: Run, shard: Shard, claim: Claim, retries: int, again: frozenset[str] | None = None) -> None:
+    ``repeats``: its items were answered before, in rows that failed or in a part that was no good.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        shard: Shard,
+        claim: Claim,
+        retries: int,
+        again: frozenset[str] | None = None,
+        repeats: bool = False,
+    ) -> None:
         self.shard = shard
+        self.repeats = repeats or again is not None
         self._retries, self._again = retries, again
         self._run = run
         self._claim = claim

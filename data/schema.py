@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import cached_property
@@ -15,12 +15,15 @@ from urllib.parse import unquote_to_bytes
 
 import pyarrow as pa
 
-from zellige.data.columns import ANSWERS, ITEMS, SCHEMA_VERSION, THROUGHPUT
+from zellige.data.columns import ANSWERS, ITEMS, KERNELS, SCHEMA_VERSION, THROUGHPUT
 from zellige.data.globs import tail_regex
 
 __all__ = [
     "ANSWERS",
     "ITEMS",
+    "ITEM_QUESTION",
+    "KERNELS",
+    "REQUEST_ID",
     "SCHEMA_VERSION",
     "THROUGHPUT",
     "AnswerRow",
@@ -41,6 +44,10 @@ __all__ = [
 Task = Literal["caption", "ask", "read"]
 Status = Literal["ok", "failed", "skipped"]
 Tiling = Literal["auto", "off"] | int
+
+
+#: The question that is the item's own, and the metadata that it is in.
+REQUEST_ID, ITEM_QUESTION = "request", "question"
 
 
 class ErrorKind(StrEnum):
@@ -80,7 +87,8 @@ def row_id(item: str, question_id: str, recipe_fingerprint: str) -> str:
 
 @dataclass(frozen=True)
 class Item:
-    """One image to ask about. ``error_kind`` is set where the plan already knows that it cannot be read.
+    """One image to ask about. ``error_kind`` is set where the plan already knows that it cannot be read; ``error``
+    without a kind says why there is nothing to ask about, and its rows are skipped.
 
     ``uri`` is the percent-encoded address of the file or container, ``member`` the name inside, ``ordinal`` its place
     there, ``page`` counts from 1; ``width`` and ``height`` are pixels of the upright image, where a header was read.
@@ -107,12 +115,18 @@ class Item:
 class Question:
     """One question to every item, or to those that the glob ``uri`` names.
 
-    Where none is asked, ``question_id`` is the task's name and ``text`` is empty.
+    Where none is asked, ``question_id`` is the task's name and ``text`` is empty; it is also empty for
+    ``REQUEST_ID``, the question that each item brings along as its metadata ``ITEM_QUESTION``.
     """
 
     question_id: str
     text: str = ""
     uri: str | None = None
+
+    def of(self, item: Item) -> Question:
+        """This question as it is asked of ``item``."""
+        own = self.question_id == REQUEST_ID and not self.text
+        return replace(self, text=dict(item.metadata).get(ITEM_QUESTION, "")) if own else self
 
     def concerns(self, item: Item) -> bool:
         """Whether ``item`` is asked this; one that is not has a ``skipped`` row.

@@ -19,7 +19,7 @@ The rule, with ``max_pixels`` and ``cell`` of the model's own budget:
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -46,7 +46,10 @@ class Budget(Protocol):
 
 @dataclass(frozen=True)
 class Tile:
-    """A box in pixels of the upright image; ``scale`` is the model's pixels per pixel of the image."""
+    """A box in pixels of the upright image; ``scale`` is the model's pixels per pixel of the image.
+
+    ``turn`` is by how many degrees clockwise the model is shown it turned: a page may lie on its side (``read`` only).
+    """
 
     x: int
     y: int
@@ -54,6 +57,18 @@ class Tile:
     height: int
     scale: float
     overview: bool = False
+    turn: int = 0
+
+    def as_read(self) -> Tile:
+        """The box as it lies on the turned page, up to a shift that is the same for all tiles of the page."""
+        x, y, width, height = self.x, self.y, self.width, self.height
+        if self.turn == 90:
+            x, y, width, height = -(y + height), x, height, width
+        elif self.turn == 180:
+            x, y = -(x + width), -(y + height)
+        elif self.turn == 270:
+            x, y, width, height = y, -(x + width), height, width
+        return replace(self, x=x, y=y, width=width, height=height, turn=0)
 
 
 def plan_tiles(width: int, height: int, budget: Budget, mode: Tiling = "auto") -> tuple[Tile, ...]:

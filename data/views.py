@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from zellige.data.reading import cut_piece, plan_pieces
+from zellige.data.ink import ink_of
+from zellige.data.reading import Page, cut_piece, plan_pieces
 from zellige.data.schema import Task, Tiling
 from zellige.data.tiling import Budget, Tile, cut, plan_tiles
+from zellige.data.turning import turned
 
 
 class UnseenShapeError(Exception):
@@ -44,23 +46,27 @@ class View:
 def views_of(pixels: NDArray[np.uint8], rule: ViewRule) -> Iterator[View]:
     """The views of an image that is whole in memory, one after another; raises UnseenShapeError."""
     height, width = pixels.shape[:2]
-    if pieces := _pieces(pixels, rule):
-        for index, tile in enumerate(pieces):
-            yield View(tile, cut_piece(pixels, tile, rule.budget), index)
+    if is_cut(rule):
+        for index, tile in enumerate(pieces_of(Page(width, height, ink_of(pixels)), rule)):
+            if tile.overview:
+                yield View(tile, shown(turned(pixels, tile.turn), rule.budget), index)
+            else:
+                yield View(tile, cut_piece(pixels, tile, rule.budget), index)
         return
-    # What is read whole is a page without lines to cut at, or one that is small.
-    rule = replace(rule, tiling="off") if rule.task == "read" else rule
     for index, tile in enumerate(planned(width, height, rule)):
         yield View(tile, shown(cut(pixels, tile), rule.budget), index)
 
 
-def _pieces(pixels: NDArray[np.uint8], rule: ViewRule) -> tuple[Tile, ...]:
-    """The pieces of a page to read, in reading order; () where it is seen whole, and for any other task."""
-    if rule.task != "read" or rule.tiling == "off":
-        return ()
-    side = None if rule.tiling == "auto" else rule.tiling
+def is_cut(rule: ViewRule) -> bool:
+    """Whether an image is a page that is cut where nothing is printed on it; else its size alone decides the views."""
+    return rule.task == "read" and rule.tiling != "off"
+
+
+def pieces_of(page: Page, rule: ViewRule) -> tuple[Tile, ...]:
+    """The boxes of the views of a page, in reading order; raises UnseenShapeError."""
+    side = rule.tiling if isinstance(rule.tiling, int) else None
     try:
-        return plan_pieces(pixels, rule.budget, side=side, lines=rule.lines_at_once)
+        return plan_pieces(page, rule.budget, side=side, lines=rule.lines_at_once)
     except ValueError as e:
         raise UnseenShapeError(str(e)) from e
 

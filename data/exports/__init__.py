@@ -7,9 +7,10 @@
 | `webdataset`   | tar shards of `key.jpg`, `key.txt`, `key.json`; the key is the row's id                            |
 | `hf`           | a folder for ``datasets.load_dataset``: Parquet with an Image column, and a card                   |
 | `coco`         | COCO captions                                                                                      |
-| `openai-batch` | lines like the output file of OpenAI's batch API                                                   |
+| `openai-batch` | lines like the output file of OpenAI's batch API, failed rows as its errors                        |
 
-Files are written whole or not at all. All but ``jsonl`` hold the rows that are ok; the others are counted by reason.
+Files are written whole or not at all. All but ``jsonl`` and ``openai-batch`` hold the rows that are ok; the others are
+counted by reason.
 """
 
 from zellige.data.exports.base import Exported, ExportError, ExportOptions

@@ -50,6 +50,10 @@ class Source(Protocol):
         """Every item once; what is known to be unreadable is an item with its ``error_kind`` set."""
         ...
 
+    def again(self, uri: str) -> Iterator[Item]:
+        """The items there are now where ``items`` gave a failed one with this ``uri``: a file, a folder or an input."""
+        ...
+
     def local_path(self, item: Item) -> bytes | None:
         """The path of an item that is a whole local file; None for members, cells and what is stored elsewhere."""
         ...

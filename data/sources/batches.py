@@ -54,7 +54,8 @@ class Batches(Protocol):
 class ParquetBatches:
     """A Parquet file; of a row group, however long, one batch and the data page it lies in are held, not the whole.
 
-    How long a page is, the writer decides: most end one at 1 MB, or after 1,024 rows however long those are.
+    How long a page is, the writer decides: most end one at 1 MB, but look at its length every 1,024 rows only. Of large
+    images such a page is a gigabyte, and it is held twice while it is unpacked; no page is longer than 2 GiB.
     """
 
     def __init__(self, file: BinaryIO) -> None:

@@ -10,8 +10,10 @@ from contextlib import contextmanager
 from zellige.data.sniff import sniff
 from zellige.data.sources.base import Container, Opener, StoredFile
 from zellige.data.sources.options import SourceOptions
+from zellige.data.sources.requests import RequestContainer
 from zellige.data.sources.tables import TableContainer
-from zellige.data.sources.tar import TarContainer, holds_tar
+from zellige.data.sources.tar import TarContainer
+from zellige.data.sources.tar_reader import holds_tar
 from zellige.data.sources.webdataset import SampleContainer
 from zellige.data.sources.zip import ZipContainer
 
@@ -22,10 +24,11 @@ OPENERS: dict[str, Opener] = {
     "webdataset": SampleContainer,
     "parquet": TableContainer,
     "arrow": TableContainer,
+    "requests": RequestContainer,
 }
 _SUFFIXES = {
     **dict.fromkeys((b".zip", b".cbz"), "zip"),
-    **dict.fromkeys((b".tar", b".tgz", b".tbz2", b".txz", b".tar.gz", b".tar.bz2", b".tar.xz"), "tar"),
+    **dict.fromkeys(b".tar .tgz .tbz2 .txz .tzst .tar.gz .tar.bz2 .tar.xz .tar.zst".split(), "tar"),
     b".parquet": "parquet",
     b".arrow": "arrow",
 }

@@ -31,13 +31,14 @@ __all__ = ["LARGEST_BYTES", "Found", "read_local", "walk"]
 class Found:
     """A file that may hold several items: a container of ``kind``, or (None) a document.
 
-    ``sure``: by its suffix; ``named``: by the user, and not met on a walk.
+    ``sure``: by its suffix; ``named``: by the user, and not met on a walk; ``included``: the filters take its own name.
     """
 
     file: StoredFile
     kind: str | None
     sure: bool = True
     named: bool = False
+    included: bool = False
 
 
 def read_local(path: bytes) -> bytes:
@@ -76,7 +77,11 @@ def walk(top: bytes, wanted: Wanted, ignored: Counter[str]) -> Iterator[Item | F
             yield Item(to_uri(folder), error_kind=error.kind, error=error.message)
             continue
         if saved is not None:
-            yield from (Found(local_file(os.path.join(folder, os.fsencode(name))), "arrow") for name in saved)
+            for path in (os.path.join(folder, os.fsencode(name)) for name in saved):
+                if wanted.in_glob(path[len(top) :]) and not wanted.included(path[len(top) :]):
+                    ignored["excluded"] += 1
+                elif wanted.in_glob(path[len(top) :]):
+                    yield Found(local_file(path), "arrow", included=True)
             continue
         folders: list[tuple[bool, bytes]] = []
         for entry in entries:
@@ -117,10 +122,10 @@ def _of_entry(entry: os.DirEntry[bytes], name: bytes, wanted: Wanted, ignored: C
         ignored["not a regular file"] += 1
     elif not wanted.in_glob(name):
         pass
-    elif not (wanted.container(name) if kind else wanted.image(name)):
+    elif not wanted.file(name, kind):
         ignored["excluded"] += 1
     elif kind is not None:
-        return Found(local_file(entry.path, status.st_size), kind)
+        return Found(local_file(entry.path, status.st_size), kind, included=wanted.included(name))
     elif suffix in DOCUMENT_SUFFIXES:
         return Found(local_file(entry.path, status.st_size), None)
     elif suffix in IMAGE_SUFFIXES:
@@ -133,7 +138,7 @@ def _of_entry(entry: os.DirEntry[bytes], name: bytes, wanted: Wanted, ignored: C
         if media_type.startswith("image/"):
             return Item(to_uri(entry.path), size_bytes=status.st_size)
         if (kind := kind_by_head(entry.name, head)) is not None:
-            return Found(local_file(entry.path, status.st_size), kind, sure=False)
+            return Found(local_file(entry.path, status.st_size), kind, sure=False, included=True)
         ignored["not an image"] += 1
     return None
 

@@ -25,6 +25,7 @@ from zellige.data.sources.storage import (
     look,
     remote_file,
     remote_uri,
+    remote_url,
     stored_file,
 )
 from zellige.data.sources.wanted import Wanted
@@ -35,7 +36,7 @@ from zellige.data.uri import absolute, from_uri, is_file_uri, to_uri
 class Input:
     """One input: an absolute local path in bytes, or the literal address of something elsewhere.
 
-    ``reading`` says how: "" as what it is, "list" as a list of names, "wds" as a WebDataset.
+    ``reading`` says how: "" as what it is, "list" as a list of names, "wds" as a WebDataset, "batch" as requests.
     """
 
     place: bytes | str
@@ -53,6 +54,17 @@ class Input:
         return f"{self.reading}:{place}" if self.reading else place
 
     @property
+    def top(self) -> str:
+        """What the URIs of all that is found below it begin with: the folder, or that of a pattern."""
+        place = self.place
+        if is_glob(place) and not (isinstance(place, bytes) and os.path.lexists(place)):
+            place = (
+                os.fsencode(literal_prefix(os.fsdecode(place))) if isinstance(place, bytes) else literal_prefix(place)
+            )
+        uri = to_uri(place or b"/") if isinstance(place, bytes) else remote_uri(place)
+        return uri.rstrip("/") + "/"
+
+    @property
     def file(self) -> StoredFile:
         return local_file(self.place) if isinstance(self.place, bytes) else remote_file(self.place)
 
@@ -65,7 +77,8 @@ class InputSource:
         self._options = options
         self._wanted = Wanted(options)
         self._ignored: Counter[str] = Counter()
-        self._pool = ContainerPool(_container_at, options)
+        batches = {given.uri for given in inputs if given.reading == "batch"}
+        self._pool = ContainerPool(lambda uri: _container_at(uri, uri in batches), options)
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -85,7 +98,7 @@ class InputSource:
         several = len(self._inputs) > 1 or any(given.reading == "list" for given in self._inputs)
         seen: set[bytes] | None = set() if several else None
         for given in self._inputs:
-            for item in self._of_list(given) if given.reading == "list" else self._of_input(given):
+            for item in self._of(given):
                 if seen is not None:
                     digest = bytes.fromhex(item.item_id)
                     if digest in seen:
@@ -105,10 +118,35 @@ class InputSource:
         path = self.local_path(item)
         return stored_file(item.uri).read() if path is None else read_local(path)
 
-    def _of_input(self, given: Input) -> Iterator[Item]:
-        found = self._of_path(given.place) if isinstance(given.place, bytes) else self._of_address(given.place)
+    def again(self, uri: str) -> Iterator[Item]:
+        named = [given for given in self._inputs if given.uri.rstrip("/") == uri.rstrip("/")]
+        place = from_uri(uri) if is_file_uri(uri) else remote_url(uri)
+        owner = next((given for given in self._inputs if uri.startswith(given.top)), None)
+        if named or owner is None:
+            for given in named or [Input(place)]:
+                yield from self._of(given)
+        elif isinstance(place, bytes) and not os.path.isdir(place):
+            yield from self._opened(owner, iter([_file_again(place)]))
+        elif isinstance(place, str) and not uri.endswith("/"):
+            yield from self._opened(owner, iter([_remote_again(place)]))
+        else:
+            # Walked from the top, so that filters see the names that they saw before; nothing else is opened.
+            folder = uri.rstrip("/") + "/"
+            yield from self._opened(owner, (one for one in self._found(owner) if f"{_uri(one)}/".startswith(folder)))
+
+    def _of(self, given: Input) -> Iterator[Item]:
+        if given.reading == "batch":
+            return self._of_container(Found(given.file, "requests", named=True, included=True), "requests")
+        return self._of_list(given) if given.reading == "list" else self._opened(given, self._found(given))
+
+    def _found(self, given: Input) -> Iterator[Item | Found]:
+        return self._of_path(given.place) if isinstance(given.place, bytes) else self._of_address(given.place)
+
+    def _opened(self, given: Input, found: Iterator[Item | Found]) -> Iterator[Item]:
         for one in found:
-            if isinstance(one, Item):
+            if given.reading == "wds" and isinstance(given.place, str) and _uri(one) == given.uri and _no_tar(one):
+                yield Item(given.uri, error_kind=ErrorKind.UNSUPPORTED_FORMAT, error="no tar; name it without wds:")
+            elif isinstance(one, Item):
                 yield one
             elif one.kind is None:
                 yield from _of_document(one.file)
@@ -155,11 +193,12 @@ class InputSource:
             yield not_there(remote_uri(url))
 
     def _named(self, name: bytes, found: Item | Found) -> Iterator[Item | Found]:
-        container = isinstance(found, Found) and found.kind is not None
-        if not (self._wanted.container(name) if container else self._wanted.image(name)):
+        if not self._wanted.file(name, found.kind if isinstance(found, Found) else None):
             self._ignored["excluded"] += 1
+        elif isinstance(found, Found):
+            yield replace(found, named=True, included=self._wanted.included(name))
         else:
-            yield replace(found, named=True) if isinstance(found, Found) else found
+            yield found
 
     def _matching(self, uri: str, walked: Iterator[Item | Found]) -> Iterator[Item | Found]:
         nothing, before = True, self._ignored.total()
@@ -173,7 +212,8 @@ class InputSource:
         if kind == "parquet" and not found.named and names_images(found.file, self._options):
             self._ignored["a list"] += 1  # of images that may lie beside it: a list is read where it is named
             return
-        container = OPENERS[kind](found.file, self._options)
+        options = replace(self._options, include=()) if found.included else self._options
+        container = OPENERS[kind](found.file, options)
         uri, nothing = found.file.uri, True
         try:
             for item in container.items():
@@ -182,6 +222,8 @@ class InputSource:
         except ReadError as error:
             if nothing and not found.named and error.kind == ErrorKind.UNSUPPORTED_FORMAT:
                 self._ignored["a table without images"] += 1
+            elif error.kind == ErrorKind.EMPTY and options.include:
+                self._ignored["excluded"] += 1  # nothing in it could be what was asked for
             else:
                 yield Item(uri, size_bytes=found.file.size, error_kind=error.kind, error=error.message)
             nothing = False
@@ -189,21 +231,25 @@ class InputSource:
             self._ignored.update(container.ignored)
             container.close()
         if nothing and not container.ignored["excluded"]:
-            if found.named or found.sure:
+            if options.include:
+                self._ignored["excluded"] += 1
+            elif found.named or found.sure:
                 yield Item(uri, size_bytes=found.file.size, error_kind=ErrorKind.EMPTY, error="it holds no image")
             else:
                 self._ignored["not an image"] += 1
 
     def _of_list(self, given: Input) -> Iterator[Item]:
         uri = given.uri
-        rows, number = ListFile(given.file, self._options).rows(), 0
+        rows, number = ListFile(given.file, self._options).rows(), -1
         try:
             for number, (name, kept, wrong) in enumerate(rows):
                 if wrong is not None:
                     yield Item(uri, ordinal=number, error_kind=ErrorKind.UNREADABLE, error=wrong, metadata=kept)
                     continue
-                for item in self._of_input(_in_list(given, name)):
+                for item in self._of(_in_list(given, name)):
                     yield replace(item, metadata=(*item.metadata, *kept)) if kept else item
+            if number < 0:
+                yield Item(uri, error_kind=ErrorKind.EMPTY, error="this list names no file")
         except ReadError as error:
             yield Item(uri, error_kind=error.kind, error=error.message)
 
@@ -220,6 +266,35 @@ def _in_list(listing: Input, name: bytes) -> Input:
     return Input(f"{listing.place.rpartition('/')[0]}/{text.removeprefix('./')}")
 
 
+def _uri(found: Item | Found) -> str:
+    return found.uri if isinstance(found, Item) else found.file.uri
+
+
+def _no_tar(found: Item | Found) -> bool:
+    return found.error_kind is None if isinstance(found, Item) else found.kind != "tar"
+
+
+def _file_again(path: bytes) -> Item | Found:
+    """A file that a walk had found, whatever filters took it then."""
+    try:
+        found = named(path, os.stat(path).st_size)
+    except OSError as error:
+        kind, said = why(error)
+        return Item(to_uri(path), error_kind=kind, error=said)
+    return replace(found, named=True) if isinstance(found, Found) else found
+
+
+def _remote_again(url: str) -> Item | Found:
+    try:
+        about = look(url)
+    except ReadError as error:
+        return Item(remote_uri(url), error_kind=error.kind, error=error.message)
+    if about is None:
+        return not_there(remote_uri(url))
+    found = named_remote(url, about.get("size"))
+    return replace(found, named=True) if isinstance(found, Found) else found
+
+
 def _of_document(file: StoredFile) -> Iterator[Item]:
     item = Item(file.uri, size_bytes=file.size)
     try:
@@ -232,9 +307,11 @@ def _of_document(file: StoredFile) -> Iterator[Item]:
         yield replace(item, error_kind=kind, error=said)
 
 
-def _container_at(uri: str) -> tuple[StoredFile, str]:
+def _container_at(uri: str, requests: bool) -> tuple[StoredFile, str]:
     """The container of a row's URI and its kind; raises ReadError where it is none."""
     file, name = stored_file(uri), uri.encode()
+    if requests:
+        return file, "requests"
     if (kind := kind_by_name(name)) is None:
         with file.open() as opened:
             kind = kind_by_head(name, opened.read(HEAD_BYTES))

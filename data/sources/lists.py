@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import Any, BinaryIO
 
 from zellige.data.schema import ErrorKind
+from zellige.data.sniff import HEAD_BYTES, sniff
 from zellige.data.sources.base import ReadError, SourceError, StoredFile
 from zellige.data.sources.options import SourceOptions
 
@@ -24,6 +25,8 @@ COLUMNS = (
     *("file", "filename", "file_name", "image"),
 )
 SUFFIXES = (b".txt", b".csv", b".jsonl")
+#: What the bytes of a list may say that it is.
+_TEXT = (None, "text/plain", "application/json")
 _LONGEST_LINE_BYTES = 8 << 20
 #: What a row says: the name (empty where there is none), the columns to keep, and what is wrong with the row.
 Row = tuple[bytes, tuple[tuple[str, str], ...], str | None]
@@ -38,13 +41,14 @@ class ListFile:
         self._suffix = os.path.splitext(file.uri)[1].lower()
 
     def check(self) -> None:
-        """Raises SourceError where there is no column of names; a list that cannot be read is no wrong usage."""
+        """Raises SourceError for what is no list of names; a list that cannot be read is no wrong usage."""
         with suppress(ReadError):
             next(self.rows(), None)
 
     def rows(self) -> Iterator[Row]:
-        """Every row in its order; raises ReadError where the list cannot be read on, SourceError without a column."""
+        """Every row in its order; raises ReadError where the list cannot be read on, SourceError where it is none."""
         with self._file.open() as file:
+            self._check_head(file)
             if self._suffix == ".csv":
                 yield from self._csv(file)
             elif self._suffix == ".jsonl":
@@ -53,6 +57,19 @@ class ListFile:
                 yield from self._parquet(file)
             else:
                 yield from ((line, (), None) for line in _lines(file) if line)
+
+    def _check_head(self, file: BinaryIO) -> None:
+        """Raises SourceError for a file whose bytes are none of a list, whatever its name is."""
+        head = file.read(HEAD_BYTES)
+        file.seek(0)
+        kind = sniff(head)
+        if self._suffix == ".parquet" or (kind in _TEXT and b"\0" not in head):
+            return
+        what = f"is {kind}" if kind not in _TEXT else "is no text in UTF-8 or in any other form without zero bytes"
+        raise SourceError(
+            f"{self._file.uri} {what}, and no list of names; name it without list:, or give a list as UTF-8 text, "
+            "CSV, JSON lines or Parquet"
+        )
 
     def _column(self, names: Sequence[str]) -> str:
         wanted = self._options.column

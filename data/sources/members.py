@@ -17,7 +17,7 @@ from zellige.data.sources.options import SourceOptions
 HIDDEN = (b".", b"__MACOSX")
 #: Suffixes of documents, which have pages.
 DOCUMENT_SUFFIXES = frozenset((b".pdf", b".tif", b".tiff"))
-_ARCHIVES = frozenset(b".zip .cbz .tar .tgz .gz .bz2 .xz .zst .7z .rar .tbz2 .txz .parquet .arrow".split())
+_ARCHIVES = frozenset(b".zip .cbz .tar .tgz .gz .bz2 .xz .zst .7z .rar .tbz2 .txz .tzst .parquet .arrow".split())
 _ARCHIVE_TYPES = frozenset(("application/zip", "application/gzip", "application/vnd.apache.parquet"))
 
 
@@ -54,10 +54,15 @@ class MemberRules:
         return None if kind.startswith("image/") or kind == "application/pdf" else "not an image"
 
 
+def may_have_pages(name: bytes) -> bool:
+    """Whether only its bytes tell what a member is: all but those with the suffix of an image that has no pages."""
+    suffix = os.path.splitext(name)[1].lower()
+    return suffix not in IMAGE_SUFFIXES or suffix in DOCUMENT_SUFFIXES
+
+
 def with_pages(item: Item, name: bytes, open_member: Callable[[], BinaryIO]) -> Iterator[Item]:
     """The pages of a member that is a document, by its suffix or its bytes; of all others the item as it is."""
-    suffix = os.path.splitext(name)[1].lower()
-    if suffix in IMAGE_SUFFIXES and suffix not in DOCUMENT_SUFFIXES:
+    if not may_have_pages(name):
         yield item  # without a look at its bytes: there may be millions
         return
     with open_member() as file:

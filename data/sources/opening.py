@@ -6,14 +6,17 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from zellige.data.sources.base import Source, SourceError
+from zellige.data.sniff import HEAD_BYTES, sniff
+from zellige.data.sources.base import ReadError, Source, SourceError
+from zellige.data.sources.containers import kind_by_head, kind_by_name
 from zellige.data.sources.inputs import Input, InputSource
 from zellige.data.sources.lists import SUFFIXES, ListFile, names_images
 from zellige.data.sources.options import NO_OPTIONS, SourceOptions
+from zellige.data.sources.requests import holds_requests
 from zellige.data.sources.storage import SCHEME, filesystem, local_file
 from zellige.data.uri import absolute, from_uri, is_file_uri
 
-_READINGS = ("list", "wds")
+_READINGS = ("list", "wds", "batch")
 
 
 def open_source(inputs: Sequence[str | bytes | Path], options: SourceOptions = NO_OPTIONS) -> Source:
@@ -39,11 +42,15 @@ def _input(given: str | bytes | Path, options: SourceOptions) -> Input:
     place = _place(path)
     if isinstance(place, str):
         filesystem(place)
-    if not reading and _is_list(place, options):
+    if not reading and _is_batch(place):
+        reading = "batch"
+    elif not reading and _is_list(place, options):
         reading = "list"
     found = Input(place, reading)
     if reading == "list" and isinstance(place, bytes):
         ListFile(found.file, options).check()
+    if reading == "wds" and isinstance(place, bytes) and os.path.isfile(place) and not _is_tar(place):
+        raise SourceError(f"{os.fsdecode(place)!r} is no tar, and so no WebDataset; name it without wds:")
     return found
 
 
@@ -57,13 +64,40 @@ def _place(path: bytes) -> bytes | str:
     return text if SCHEME.match(text) else absolute(path)
 
 
+def _is_batch(place: bytes | str) -> bool:
+    """Whether a file that was named is one of requests, by its bytes; elsewhere only ``batch:`` says so."""
+    return isinstance(place, bytes) and place.lower().endswith(b".jsonl") and holds_requests(_head(place))
+
+
+def asks_itself(inputs: Sequence[str]) -> bool:
+    """Whether each input is a file of requests, which bring their own questions; raises SourceError."""
+    return bool(inputs) and all(text.startswith("batch:") for text in open_source(inputs).inputs)
+
+
 def _is_list(place: bytes | str, options: SourceOptions) -> bool:
-    """Whether a file that was named is a list: by its suffix, a Parquet file by its columns."""
+    """Whether a file that was named is a list: by its suffix, unless it is an image; Parquet by its columns."""
     name = place if isinstance(place, bytes) else place.encode("utf-8", "surrogateescape")
     if name.lower().endswith(SUFFIXES):
-        return isinstance(place, str) or not os.path.isdir(place)
+        return isinstance(place, str) or not (os.path.isdir(place) or _is_image(place))
     parquet = isinstance(place, bytes) and name.lower().endswith(b".parquet") and os.path.isfile(place)
     return parquet and isinstance(place, bytes) and names_images(local_file(place), options)
+
+
+def _is_image(path: bytes) -> bool:
+    kind = sniff(_head(path)) or ""
+    return kind.startswith("image/") or kind == "application/pdf"
+
+
+def _is_tar(path: bytes) -> bool:
+    return "tar" in (kind_by_name(path), kind_by_head(path, _head(path)))
+
+
+def _head(path: bytes) -> bytes:
+    try:
+        with local_file(path).open() as file:
+            return file.read(HEAD_BYTES)
+    except (OSError, ReadError):  # told where it is read
+        return b""
 
 
 def _exists(path: bytes) -> bool:

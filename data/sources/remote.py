@@ -60,9 +60,11 @@ def _of_entry(url: str, name: bytes, size: int | None, wanted: Wanted, ignored: 
     kind, suffix = kind_by_name(name), os.path.splitext(name)[1].lower()
     if not wanted.in_glob(name):
         return None
-    if not (wanted.container(name) if kind else wanted.image(name)):
+    if not wanted.file(name, kind):
         ignored["excluded"] += 1
-    elif kind is not None or suffix in DOCUMENT_SUFFIXES or suffix in IMAGE_SUFFIXES:
+    elif kind is not None:
+        return Found(remote_file(url, size), kind, included=wanted.included(name))
+    elif suffix in DOCUMENT_SUFFIXES or suffix in IMAGE_SUFFIXES:
         return named_remote(url, size)
     else:
         ignored["not an image"] += 1

@@ -11,7 +11,7 @@ import os
 import re
 import stat
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO, cast
 from urllib.parse import quote, unquote_to_bytes
 
@@ -22,6 +22,28 @@ from zellige.data.uri import from_uri, is_file_uri, to_uri
 SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _WEB = ("http", "https")
 _WEB_SAFE = "%/:?#[]@!$&'()*+,;=-._~"
+#: Classes, by name, of the errors of Python, aiohttp and botocore: importing those to tell them takes a second.
+_UNREACHABLE = frozenset(
+    (
+        "ConnectionError",
+        "TimeoutError",
+        "gaierror",
+        "ClientConnectionError",
+        "HTTPClientError",
+        "EndpointConnectionError",
+    )
+)
+_NO_CREDENTIALS = frozenset(
+    (
+        "NoCredentialsError",
+        "PartialCredentialsError",
+        "CredentialRetrievalError",
+        "ProfileNotFound",
+        "TokenRetrievalError",
+    )
+)
+_S3_KEYS = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or AWS_PROFILE) to keys that may read it"
+_S3_ENDPOINT = "AWS_ENDPOINT_URL where the storage is not Amazon's"
 _SYSTEMS: dict[str, Any] = {}
 _LOCK = threading.Lock()
 
@@ -92,10 +114,10 @@ def look(url: str) -> dict[str, Any] | None:
     system = filesystem(url)
     try:
         return cast(dict[str, Any], system.info(_key(system, url)))
-    except FileNotFoundError:
-        return None
     except Exception as error:
-        raise _told(error) from error
+        if (told := _told(error)).kind == ErrorKind.NOT_FOUND:
+            return None
+        raise told from error
 
 
 def entries(url: str) -> list[tuple[str, str, int | None]]:
@@ -120,12 +142,29 @@ def _url(scheme: str, name: str) -> str:
 
 
 def _told(error: Exception) -> ReadError:
-    """Storages raise what their libraries raise, so anything counts as "cannot be had"."""
+    """Storages raise what their libraries raise, so anything counts as "cannot be had"; some of it has advice."""
     if isinstance(error, ReadError):
         return error
-    missing = isinstance(error, FileNotFoundError)
     said = str(error).partition("\n")[0] or type(error).__name__
+    # A server that is not there is a missing file to some of fsspec's systems: what it came from says more.
+    causes = list(_causes(error))
+    names = {kind.__name__ for cause in causes for kind in type(cause).__mro__}
+    if names & _NO_CREDENTIALS:
+        return ReadError(ErrorKind.UNREADABLE, f"{said}: {_S3_KEYS}")
+    if names & _UNREACHABLE:
+        reason = next(str(c) for c in causes if {kind.__name__ for kind in type(c).__mro__} & _UNREACHABLE)
+        advice = "check the address and the network" + (f", and {_S3_ENDPOINT}" if "BotoCoreError" in names else "")
+        return ReadError(ErrorKind.TIMEOUT, f"the server cannot be reached ({reason.strip()}): {advice}")
+    if isinstance(error, PermissionError) and names & {"ClientError", "BotoCoreError"}:
+        return ReadError(ErrorKind.UNREADABLE, f"the storage refuses it ({said}): {_S3_KEYS}")
+    missing = isinstance(error, FileNotFoundError)
     return ReadError(ErrorKind.NOT_FOUND if missing else ErrorKind.UNREADABLE, said)
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 class _Remote(io.RawIOBase):

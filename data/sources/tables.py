@@ -113,7 +113,8 @@ class TableContainer:
                     raise ValueError(f"row {row} is missing")
                 self._keep(start, batch)
                 if row < self._next:
-                    self._ahead = ahead
+                    # Behind the last row nothing is left to read, and the page that the reader holds is let go.
+                    self._ahead = None if self._next == table.rows else ahead
                     return start, batch
         except DAMAGE as error:
             # Remembered, or each row behind the damage would read all that is before it again.

@@ -7,6 +7,9 @@ import os
 from zellige.data.globs import NameFilter
 from zellige.data.sources.options import SourceOptions
 
+#: Kinds of containers whose items have no names.
+TABLES = frozenset(("parquet", "arrow"))
+
 
 class Wanted:
     """Names are paths, in bytes, below the folder that is walked."""
@@ -22,10 +25,13 @@ class Wanted:
         """Whether the input that is walked means this file at all."""
         return self._glob.wants(name)
 
-    def image(self, name: bytes) -> bool:
-        """Whether the filters take an image or document."""
+    def included(self, name: bytes) -> bool:
+        """Whether the filters take a file of this name, and so all that is in it."""
         return self._image.wants(name)
 
-    def container(self, name: bytes) -> bool:
-        """Whether the filters take a container: ``--include`` is for the names inside it."""
-        return self._container.wants(name)
+    def file(self, name: bytes, kind: str | None) -> bool:
+        """Whether the filters take a file, a container of ``kind`` or (None) an image or document.
+
+        Of an archive, ``--include`` is for the names inside it as well; the rows of a table have none.
+        """
+        return self._container.wants(name) if kind is not None and kind not in TABLES else self.included(name)

@@ -18,7 +18,8 @@ from zellige.data.schema import ErrorKind, Item
 from zellige.data.sources.base import ReadError, StoredFile
 from zellige.data.sources.members import HIDDEN, member_name
 from zellige.data.sources.options import SourceOptions
-from zellige.data.sources.tar import TarContainer, TarReader
+from zellige.data.sources.tar import TarContainer
+from zellige.data.sources.tar_reader import TarReader
 
 #: A companion longer than this is no text to keep beside an answer.
 _MOST_COMPANION_BYTES = 1 << 20

@@ -5,17 +5,23 @@ from __future__ import annotations
 import stat
 import zipfile
 import zlib
-from collections import Counter
+from array import array
+from collections import Counter, OrderedDict
 from collections.abc import Iterator
-from typing import BinaryIO, cast
+from itertools import islice
+from typing import BinaryIO
 
 from zellige.data.schema import ErrorKind, Item
 from zellige.data.sniff import HEAD_BYTES
 from zellige.data.sources.base import ReadError, StoredFile, check_size, why
 from zellige.data.sources.members import MemberRules, member_name, with_pages
 from zellige.data.sources.options import SourceOptions
+from zellige.data.sources.zip_directory import Directory, find_directory
 
-_UTF8, _ENCRYPTED = 0x800, 0x1
+_PASSWORD = "this member needs a password, and none is ever asked for; name an archive packed anew without one"
+_ENCRYPTED = 0x1
+#: Entries of the list that are read together, and how many such pages are kept: some megabytes.
+_PAGE_ENTRIES, _MOST_PAGES = 1024, 8
 _FAULTS = (OSError, EOFError, zlib.error, zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError)
 
 
@@ -25,8 +31,10 @@ class ZipContainer:
     def __init__(self, file: StoredFile, options: SourceOptions) -> None:
         self._file = file
         self._rules = MemberRules(file.uri, options)
-        self._zip: zipfile.ZipFile | None = None
-        self._members: list[zipfile.ZipInfo] = []
+        self._directory: Directory | None = None
+        #: Where in the list each page of entries begins, as far as it was read, and the pages that were used last.
+        self._places = array("q", [0])
+        self._pages: OrderedDict[int, list[zipfile.ZipInfo]] = OrderedDict()
 
     @property
     def ignored(self) -> Counter[str]:
@@ -34,18 +42,29 @@ class ZipContainer:
 
     def items(self) -> Iterator[Item]:
         try:
-            for ordinal, info in enumerate(self._opened()):
-                yield from self._of_member(ordinal, info)
+            directory, ordinal = self._opened(), -1
+            try:
+                for ordinal, (_, info) in enumerate(directory.entries()):
+                    yield from self._of_member(ordinal, info)
+            except (OSError, zipfile.BadZipFile) as error:
+                fault = _fault(error)
+                raise ReadError(
+                    fault.kind, f"{fault.message}; what comes after its first {ordinal + 1:,} members is lost"
+                ) from error
+            if (ordinal + 1 - directory.count) % (1 << 16):
+                told = f"the archive is damaged: it lists {ordinal + 1:,} members of {directory.count:,}"
+                raise ReadError(ErrorKind.UNREADABLE, told)
         finally:
             self.close()
 
     def read(self, item: Item) -> bytes:
-        members = self._opened()
-        if item.ordinal is None or item.ordinal >= len(members):
-            raise ReadError(ErrorKind.NOT_FOUND, f"the archive holds {len(members):,} members now")
-        info = members[item.ordinal]
-        check_size(info.file_size)
+        assert item.ordinal is not None, "an item of an archive has a place in it"
         try:
+            page = self._page(item.ordinal // _PAGE_ENTRIES)
+            if item.ordinal % _PAGE_ENTRIES >= len(page):
+                raise ReadError(ErrorKind.NOT_FOUND, f"the archive has no member {item.ordinal + 1:,} any more")
+            info = page[item.ordinal % _PAGE_ENTRIES]
+            check_size(info.file_size)
             with self._open(info) as file:
                 data = file.read()
         except _FAULTS as error:
@@ -55,22 +74,20 @@ class ZipContainer:
         return data
 
     def close(self) -> None:
-        if self._zip is not None:
-            raw = self._zip.fp
-            self._zip.close()
-            if raw is not None:
-                raw.close()
-        self._zip, self._members = None, []
+        if self._directory is not None:
+            self._directory.file.close()
+        self._directory = None
+        self._pages.clear()
+        self._places = array("q", [0])
 
-    def _opened(self) -> list[zipfile.ZipInfo]:
-        if self._zip is None:
+    def _opened(self) -> Directory:
+        if self._directory is None:
             raw = self._file.open()
             head = b""
             try:
                 head = raw.read(4)
-                raw.seek(0)
-                self._zip = zipfile.ZipFile(raw)
-            except (*_FAULTS, zipfile.LargeZipFile) as error:
+                self._directory = find_directory(raw)
+            except _FAULTS as error:
                 raw.close()
                 if not head:
                     raise ReadError(ErrorKind.EMPTY, "the archive is empty (0 bytes)") from error
@@ -79,35 +96,55 @@ class ZipContainer:
                         ErrorKind.TRUNCATED, f"the archive lacks its list of members, which is at its end: {error}"
                     ) from error
                 raise _fault(error) from error
-            self._members = self._zip.infolist()
-        return self._members
+        return self._directory
+
+    def _page(self, page: int) -> list[zipfile.ZipInfo]:
+        """The entries of one page, none behind the last: read together, because elsewhere each look costs a request."""
+        while page not in self._pages:
+            known = min(page, len(self._places) - 1)
+            found: list[tuple[int, zipfile.ZipInfo]] = []
+            try:
+                found.extend(islice(self._opened().entries(self._places[known]), _PAGE_ENTRIES + 1))
+            except zipfile.BadZipFile:
+                if not found:
+                    raise
+                # The list is damaged behind these, which was told when it was listed.
+            if known == len(self._places) - 1 and len(found) > _PAGE_ENTRIES:
+                self._places.append(found.pop()[0])
+            elif known < page:
+                return []
+            if known == page:
+                self._pages[page] = [info for _, info in found[:_PAGE_ENTRIES]]
+                if len(self._pages) > _MOST_PAGES:
+                    self._pages.popitem(last=False)
+        return self._pages[page]
 
     def _open(self, info: zipfile.ZipInfo) -> BinaryIO:
-        assert self._zip is not None
-        return cast(BinaryIO, self._zip.open(info))
+        if info.flag_bits & _ENCRYPTED:
+            raise ReadError(ErrorKind.ENCRYPTED, _PASSWORD)
+        return self._opened().open(info)
 
     def _of_member(self, ordinal: int, info: zipfile.ZipInfo) -> Iterator[Item]:
-        name = _raw_name(info)
+        name = info.orig_filename.encode("cp437")
         mode = info.external_attr >> 16
         if name.endswith(b"/"):
             return
         if stat.S_IFMT(mode) not in (0, stat.S_IFREG) and info.create_system == 3:
             self.ignored["not a regular file"] += 1
             return
-        encrypted = bool(info.flag_bits & _ENCRYPTED)
 
         def head() -> bytes:
             try:
                 with self._open(info) as file:
                     return file.read(HEAD_BYTES)
-            except _FAULTS:
+            except (*_FAULTS, ReadError):
                 return b""
 
         if not self._rules.wants(name, head):
             return
         text = member_name(name)
-        if encrypted:
-            yield self._item(ordinal, text, info, ErrorKind.ENCRYPTED, "this member needs a password")
+        if info.flag_bits & _ENCRYPTED:
+            yield self._item(ordinal, text, info, ErrorKind.ENCRYPTED, _PASSWORD)
             return
         try:
             yield from with_pages(self._item(ordinal, text, info), name, lambda: self._open(info))
@@ -121,18 +158,11 @@ class ZipContainer:
         return Item(self._file.uri, name, ordinal, size_bytes=info.file_size, error_kind=kind, error=why)
 
 
-def _raw_name(info: zipfile.ZipInfo) -> bytes:
-    """The name as its bytes are in the file: zipfile decodes what is not flagged as UTF-8 as code page 437."""
-    return info.orig_filename.encode("utf-8" if info.flag_bits & _UTF8 else "cp437")
-
-
 def _fault(error: Exception) -> ReadError:
     if isinstance(error, NotImplementedError):
         return ReadError(ErrorKind.UNSUPPORTED_FORMAT, f"this member is packed in a way that is not read: {error}")
     if isinstance(error, EOFError):
         return ReadError(ErrorKind.TRUNCATED, "the archive is cut inside this member")
-    if isinstance(error, RuntimeError) and "password" in str(error):
-        return ReadError(ErrorKind.ENCRYPTED, "this member needs a password")
     if isinstance(error, OSError):
         return ReadError(*why(error))
     return ReadError(ErrorKind.UNREADABLE, f"the archive is damaged: {error}")

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from zellige.data import reading
 from zellige.data.ink import ink_of
-from zellige.data.reading import cut_piece, plan_pieces
+from zellige.data.reading import cut_piece
 from zellige.data.samples.fonts import BUILT_IN, Face
 from zellige.data.samples.glyphs import load_font
 from zellige.data.samples.ink import Box, Ink
@@ -23,6 +24,12 @@ LARGE = VisionBudget(patch=16, merge=2, min_pixels=256 * 256, max_pixels=2048 * 
 FONT = load_font(Face(BUILT_IN, "Aileron"), 16)
 PROSE = "It rained all night and the river rose over the road"
 STEP = 22
+
+
+def plan_pieces(pixels: NDArray[np.uint8], budget: VisionBudget, **rule: int) -> tuple[Tile, ...]:
+    """The pieces of a page; () where it is seen whole."""
+    tiles = reading.plan_pieces(reading.Page(pixels.shape[1], pixels.shape[0], ink_of(pixels)), budget, **rule)
+    return () if tiles[0].overview else tiles
 
 
 class Page:

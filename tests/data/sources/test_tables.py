@@ -350,6 +350,33 @@ def test_one_huge_row_group_is_read_in_bounded_memory(tmp_path):
     assert grown_mb < 120, grown_mb
 
 
+@pytest.mark.long
+def test_one_huge_data_page_is_held_twice_and_let_go_at_the_end(tmp_path):
+    """What pyarrow writes by default of few and large images: a row group, and nearly all of it in one page."""
+    count = 600 if os.environ.get("ZELLIGE_TEST_LONG") == "1" else 100
+    path = tmp_path / "t.parquet"
+    with pq.ParquetWriter(path, pa.schema([("image", pa.binary())])) as writer:
+        blobs = [np.random.default_rng(n).bytes(1 << 20) for n in range(count)]
+        writer.write_table(pa.table({"image": blobs}), row_group_size=count)
+    assert pq.read_metadata(path).num_row_groups == 1
+    program = (
+        "import re, sys; from pathlib import Path\nimport pyarrow as pa\n"
+        "from zellige.data.sources.options import SourceOptions\n"
+        "from zellige.data.sources.storage import local_file\n"
+        "from zellige.data.sources.tables import TableContainer\n"
+        "container = TableContainer(local_file(sys.argv[1].encode()), SourceOptions())\n"
+        "peak = lambda: int(re.search(r'VmHWM:\\s+(\\d+)', Path('/proc/self/status').read_text())[1]) >> 10\n"
+        "before = peak()\n"
+        "print(sum(len(container.read(item)) for item in container.items()) >> 20)\n"
+        "print(peak() - before, pa.total_allocated_bytes() >> 20)"
+    )
+    done = subprocess.run([sys.executable, "-c", program, str(path)], capture_output=True, check=True)
+    size_mb, grown_mb, held_mb = map(int, done.stdout.split())
+    assert size_mb == count
+    assert grown_mb < 2 * count + 120, grown_mb
+    assert held_mb < 60, held_mb
+
+
 def test_column_longer_than_one_array_can_be_is_listed_and_read(tmp_path):
     """Chunks are never put together: here they would be over 2 GiB, though the table is small on disk."""
     cells = pa.array([{"bytes": bytes(1 << 20), "path": None}] * 64, STRUCT)

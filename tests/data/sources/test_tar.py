@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import io
+import struct
 import tarfile
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
+import pyarrow as pa
 import pytest
+from PIL import Image
 
-from zellige.data.sources import ReadError, open_source
-from zellige.data.sources import tar as tar_module
+from zellige.data.sources import ReadError, open_source, tar_reader, zstd
 
-COMPRESSIONS = [("w", "a.tar"), ("w:gz", "a.tar.gz"), ("w:gz", "a.tgz"), ("w:bz2", "a.tar.bz2"), ("w:xz", "a.tar.xz")]
+COMPRESSIONS = [
+    *(("w", "a.tar"), ("w:gz", "a.tar.gz"), ("w:gz", "a.tgz"), ("w:bz2", "a.tar.bz2"), ("w:xz", "a.tar.xz")),
+    *(("w:zst", "a.tar.zst"), ("w:zst", "a.tzst")),
+]
 
 
 @pytest.mark.parametrize(("mode", "name"), COMPRESSIONS)
@@ -65,18 +71,33 @@ def test_a_cut_anywhere_keeps_what_is_before_it_and_says_so(tmp_path, png, make_
         assert {i.error_kind for i in items} <= {None, "truncated", "empty"}
 
 
-@pytest.mark.parametrize("mode", ["w:gz", "w:bz2", "w:xz"])
+@pytest.mark.parametrize("mode", ["w:gz", "w:bz2", "w:xz", "w:zst"])
 def test_a_cut_compressed_tar_keeps_what_is_before_it_and_says_so(tmp_path, listed, png, make_tar, mode):
     noise = bytes(range(256)) * 4
     whole = make_tar([(f"{n}.png", png(n) + noise[n:]) for n in range(20)], mode)
     for cut in (len(whole) - 1, len(whole) // 2, 30):
-        (tmp_path / "a.tar.x").write_bytes(whole[:cut])
         (tmp_path / "b.tar.gz").write_bytes(whole[:cut])
         source, items = listed(tmp_path / "b.tar.gz")
         assert items[-1].member is None
         assert items[-1].error_kind == "truncated", cut
         assert all(i.error_kind == "truncated" for i in items[-2:-1] if i.error_kind)
         assert all(source.read(i) for i in items if i.error_kind is None)
+
+
+def test_a_zstd_tar_of_several_frames_is_read_through_and_its_damage_told(tmp_path, listed, make_tar):
+    random = np.random.default_rng(0)
+    members = [(f"{n}.png", random.bytes(40_000)) for n in range(12)]
+    plain, skipped = make_tar(members), b"\x50\x2a\x4d\x18" + struct.pack("<L", 5) + b"hello"
+    frames = [pa.compress(plain[at : at + 99_999], "zstd", asbytes=True) for at in range(0, len(plain), 99_999)]
+    (path := tmp_path / "a.tar.zst").write_bytes(skipped.join(frames))
+    source, items = listed(path)
+    assert [source.read(item) for item in items] == [data for _, data in members]
+    path.write_bytes(b"".join(frames[:2]))  # whole frames, and yet cut
+    assert [i.error_kind for i in listed(path)[1]] == [None] * 4 + ["truncated", "truncated"]
+    damaged = bytearray(frames[1])
+    damaged[:8] = bytes(8)
+    path.write_bytes(frames[0] + damaged + frames[2])
+    assert listed(path)[1][-1].error_kind == "unreadable"
 
 
 def test_a_damaged_header_ends_the_archive_and_says_where(tmp_path, listed, png, make_tar):
@@ -169,7 +190,7 @@ def test_threads_reading_a_compressed_tar_start_it_over_rarely(tmp_path, listed,
     count = 400
     (tmp_path / "a.tar.gz").write_bytes(make_tar([(f"{n}.png", png(n)) for n in range(count)], "w:gz"))
     source, items = listed(tmp_path)
-    headers, lock, real = 0, threading.Lock(), tar_module.TarReader.at
+    headers, lock, real = 0, threading.Lock(), tar_reader.TarReader.at
 
     def at(reader, place):
         nonlocal headers
@@ -178,11 +199,33 @@ def test_threads_reading_a_compressed_tar_start_it_over_rarely(tmp_path, listed,
                 headers += 1
         return real(reader, place)
 
-    monkeypatch.setattr(tar_module.TarReader, "at", at)
+    monkeypatch.setattr(tar_reader.TarReader, "at", at)
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(source.read, items))
     assert found == [png(n) for n in range(count)]
     assert headers < 5
+
+
+def test_a_compressed_tar_is_listed_in_one_reading_whatever_its_members_are(
+    tmp_path, listed, png, make_tar, monkeypatch
+):
+    first, *rest = (Image.fromarray(np.random.default_rng(n).integers(0, 256, (90, 90, 3), np.uint8)) for n in range(2))
+    first.save(pages := io.BytesIO(), "TIFF", save_all=True, append_images=rest)
+    members = [(f"{n}.tif", pages.getvalue()) for n in range(30)] + [(f"{n}", png(n)) for n in range(30)]
+    (tmp_path / "a.tar.zst").write_bytes(make_tar([*members, *members], "w:zst"))
+    monkeypatch.setattr(zstd, "_DISCARD_BYTES", 8192)
+    readings, real = 0, zstd._Zstd._rewind
+
+    def rewind(stream):
+        nonlocal readings
+        readings += 1
+        real(stream)
+
+    monkeypatch.setattr(zstd._Zstd, "_rewind", rewind)
+    source, items = listed(tmp_path)
+    assert len(items) == 2 * (30 * 2 + 30)
+    assert readings < 5
+    assert [source.read(i) for i in items[58:62]] == [pages.getvalue()] * 2 + [png(0), png(1)]
 
 
 def test_an_archive_that_shrank_after_it_was_listed_fails_by_item(tmp_path, listed, png, make_tar):

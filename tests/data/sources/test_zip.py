@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import io
+import re
 import struct
+import subprocess
+import sys
 import warnings
 import zipfile
+import zlib
 
+import numpy as np
 import pytest
 
-from zellige.data.sources import ReadError
+from zellige.data.sources import ReadError, open_source
+from zellige.data.sources.zip_directory import find_directory
 
 
 def zip_of(members, compression=zipfile.ZIP_STORED):
@@ -137,3 +143,112 @@ def test_office_files_are_no_archives_of_images(tmp_path, listed, png):
     (tmp_path / "a.docx").write_bytes(zip_of([("word/media/a.png", png())]))
     source, items = listed(tmp_path)
     assert (items, source.ignored) == ([], {"not an image": 1})
+
+
+def member(name: str | bytes, data: bytes, flags: int = 0) -> tuple[bytes, bytes]:
+    """A stored member and its entry in the list, made by hand; the entry is for offset 0."""
+    raw = name.encode() if isinstance(name, str) else name
+    about = struct.pack("<3H2H3L2H", 20, flags, 0, 0, 33, zlib.crc32(data), len(data), len(data), len(raw), 0)
+    entry = b"PK\1\2" + struct.pack("<H", 20) + about + struct.pack("<3H2L", 0, 0, 0, 0, 0) + raw
+    return b"PK\3\4" + about + raw + data, entry
+
+
+def test_entries_are_those_that_zipfile_finds(tmp_path, png):
+    random = np.random.default_rng(0)
+    members = [(f"{n}{'x' * int(random.integers(0, 300))}.png", png(n)) for n in range(3000)]
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in members:
+            info = zipfile.ZipInfo(name)
+            info.extra, info.comment = b"\x99\x99\4\0four", random.bytes(int(random.integers(0, 50)))
+            archive.writestr(info, data)
+        archive.comment = b"a comment that is longer than the record that it follows"
+    for before in (b"", b"#!/bin/sh\n" * 100):
+        data = before + file.getvalue()
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            wanted = archive.infolist()
+        found = [info for _, info in find_directory(io.BytesIO(data)).entries()]
+        for name in ("orig_filename", "header_offset", "file_size", "compress_size", "CRC", "compress_type"):
+            assert [getattr(i, name) for i in found] == [getattr(i, name) for i in wanted]
+    (tmp_path / "a.zip").write_bytes(data.replace(b"a comment that", b"PK\5\6mment that"))
+    source = open_source([tmp_path])
+    items = list(source.items())
+    for k in (2999, 0, 1023, 1024, 2048, 5, 2999):
+        assert source.read(items[k]) == members[k][1]
+
+
+def test_names_of_any_bytes_whatever_their_flags_say(tmp_path, listed, png):
+    made = [member(b"\x82\xff.png", png(), 0x800), member("é.png", png(1), 0x800), member(b"\x82.png", png(2))]
+    body, entries = b"", b""
+    for data, entry in made:
+        entries += entry[:42] + struct.pack("<L", len(body)) + entry[46:]
+        body += data
+    end = b"PK\5\6" + struct.pack("<4H2LH", 0, 0, 3, 3, len(entries), len(body), 0)
+    (tmp_path / "a.zip").write_bytes(body + entries + end)
+    source, items = listed(tmp_path)
+    assert [i.member for i in items] == ["\x82\xff.png", "é.png", "\x82.png"]
+    assert [source.read(i) for i in items] == [png(), png(1), png(2)]
+
+
+def test_numbers_of_zip64_are_read(tmp_path, listed, png):
+    data, entry = member("a.png", png())
+    size = struct.pack("<L", 0xFFFFFFFF)
+    extra = struct.pack("<2H3Q", 1, 24, len(png()), len(png()), 0)
+    entry = (
+        entry[:20] + size * 2 + entry[28:30] + struct.pack("<H", len(extra)) + entry[32:42] + size + entry[46:] + extra
+    )
+    end = struct.pack("<4sQ2H2L4Q", b"PK\6\6", 44, 45, 45, 0, 0, 1, 1, len(entry), len(data))
+    locator = struct.pack("<4sLQL", b"PK\6\7", 0, len(data) + len(entry), 1)
+    small = b"PK\5\6" + struct.pack("<4H2LH", 0, 0, 0xFFFF, 0xFFFF, 0xFFFFFFFF, 0xFFFFFFFF, 0)
+    (tmp_path / "a.zip").write_bytes(data + entry + end + locator + small)
+    source, (item,) = listed(tmp_path)
+    assert item.size_bytes == len(png())
+    assert source.read(item) == png()
+
+
+def test_a_damaged_list_keeps_the_members_before_the_damage(tmp_path, listed, png):
+    data = bytearray(zip_of([(f"{n}.png", png(n)) for n in range(4)]))
+    third = [m.start() for m in re.finditer(b"PK\1\2", bytes(data))][2]
+    data[third] = 0
+    (tmp_path / "a.zip").write_bytes(data)
+    source, items = listed(tmp_path)
+    assert [(i.member, i.error_kind) for i in items] == [("0.png", None), ("1.png", None), (None, "unreadable")]
+    assert "first 2 members" in items[2].error
+    assert source.read(items[1]) == png(1)
+
+
+def test_a_list_shorter_than_it_should_be_is_told(tmp_path, listed, png):
+    data = bytearray(zip_of([(f"{n}.png", png(n)) for n in range(4)]))
+    data[-14:-10] = struct.pack("<2H", 5, 5)
+    (tmp_path / "a.zip").write_bytes(data)
+    _, items = listed(tmp_path)
+    assert [i.error_kind for i in items] == [None] * 4 + ["unreadable"]
+
+
+def test_a_zip_of_very_many_members_is_listed_in_little_memory(tmp_path):
+    count = 200_000
+    with (tmp_path / "a.zip").open("wb") as file:
+        data, entry = member("000000.png", b"x")
+        for n in range(count):
+            file.write(data.replace(b"000000", b"%06d" % n))
+        start = file.tell()
+        for n in range(count):
+            file.write(entry[:42] + struct.pack("<L", n * len(data)) + b"%06d.png" % n)
+        size = file.tell() - start
+        file.write(struct.pack("<4sQ2H2L4Q", b"PK\6\6", 44, 45, 45, 0, 0, count, count, size, start))
+        file.write(struct.pack("<4sLQL", b"PK\6\7", 0, start + size, 1))
+        file.write(b"PK\5\6" + struct.pack("<4H2LH", 0, 0, 0xFFFF, 0xFFFF, size, 0xFFFFFFFF, 0))
+    program = (
+        "import re, sys; from pathlib import Path; from zellige.data.sources import open_source\n"
+        "peak = lambda: int(re.search(r'VmHWM:\\s+(\\d+)', Path('/proc/self/status').read_text())[1])\n"
+        "source, before, count = open_source(sys.argv[1:]), peak(), 0\n"
+        "for last in source.items(): count += 1\n"
+        "print(count, peak() - before)\n"
+        "print(source.read(last), source.read(next(source.items())), peak() - before)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)], capture_output=True, check=True, text=True
+    ).stdout.split()
+    assert done[:1] + done[2:4] == [str(count), "b'x'", "b'x'"]
+    assert int(done[1]) < 10_000, "kB to list them"
+    assert int(done[4]) < 30_000, "kB to read them too"
