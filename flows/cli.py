@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from zellige.flows.usage import JsonUsage
 
 if TYPE_CHECKING:
     from zellige.tasks.job import Flow
 
 app = typer.Typer(
     name="zellige",
+    cls=JsonUsage,
     help="Captions and questions images by the million on your own GPUs: every image ends as a row.",
     no_args_is_help=True,
     add_completion=False,
@@ -67,6 +71,15 @@ Model = Annotated[
     typer.Option(
         help="Checkpoint folder in Hugging Face layout. Default: the small one that ships; it knows shapes and "
         "printed text.",
+        rich_help_panel=WHERE,
+    ),
+]
+Engines = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="URL",
+        help="Ask the OpenAI-compatible server at http://HOST:PORT/v1 instead; of several (given often, or with "
+        "commas), the one with the least to do.",
         rich_help_panel=WHERE,
     ),
 ]
@@ -132,6 +145,7 @@ def caption(
     temperature: Temperature = None,
     seed: Seed = None,
     model: Model = None,
+    engine: Engines = None,
     device: Device = None,
     dtype: Dtype = None,
     shard_items: ShardItems = None,
@@ -179,6 +193,7 @@ def ask(
     temperature: Temperature = None,
     seed: Seed = None,
     model: Model = None,
+    engine: Engines = None,
     device: Device = None,
     dtype: Dtype = None,
     shard_items: ShardItems = None,
@@ -216,6 +231,7 @@ def read(
     temperature: Temperature = None,
     seed: Seed = None,
     model: Model = None,
+    engine: Engines = None,
     device: Device = None,
     dtype: Dtype = None,
     shard_items: ShardItems = None,
@@ -252,11 +268,16 @@ def show_run(run: Annotated[str, typer.Argument(metavar="RUN")], store: RunStore
 
 
 @runs_app.command("status")
-def run_status(run: Annotated[str, typer.Argument(metavar="RUN")], store: RunStore, as_json: PlainJson = False) -> None:
+def run_status(
+    run: Annotated[str, typer.Argument(metavar="RUN")],
+    store: RunStore,
+    watch: Annotated[bool, typer.Option("--watch", help="Look again until the run ends.")] = False,
+    as_json: PlainJson = False,
+) -> None:
     """How far a run is, how fast it goes and how long it will take; also while it is worked on."""
     from zellige.flows.runs_commands import run_status
 
-    raise typer.Exit(run_status(run, store, as_json))
+    raise typer.Exit(run_status(run, store, watch, as_json))
 
 
 @runs_app.command("delete")
@@ -292,6 +313,59 @@ def bench_pipeline(
     from zellige.flows.bench_command import bench_pipeline
 
     raise typer.Exit(bench_pipeline(items, out, as_json))
+
+
+@bench_app.command("kernels")
+def bench_kernels(
+    check: Annotated[bool, typer.Option("--check", help="First hold every operator against its reference.")] = False,
+    sweep: Annotated[bool, typer.Option("--sweep", help="Also time other block sizes of the same kernels.")] = False,
+) -> None:
+    """How near the GPU's operators come to what this card can do, and what peers take for the same work."""
+    from zellige.kernels.bench import bench
+
+    raise typer.Exit(bench(check_first=check, time_them=True, sweep=sweep))
+
+
+@app.command("serve")
+def serve_engine(
+    model: Model = None,
+    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 is all of this machine's.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8000,
+    device: Device = None,
+    dtype: Dtype = None,
+    api_keys: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Lines of name:key; without one of them nobody is answered.")
+    ] = None,
+    image_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="HOST",
+            help="Fetch image_url from this host; may be given often. An address or network stands for itself, "
+            "for those that are not public.",
+        ),
+    ] = None,
+) -> None:
+    """Serve the engine on one port: OpenAI-compatible API, chat page, health and metrics."""
+    try:
+        from zellige.engine.server.run import serve
+    except ModuleNotFoundError as error:
+        raise typer.BadParameter(f"no module {error.name}: install zellige[serve]", param_hint="serve") from error
+    from zellige.engine.connect import EngineSpec, open_local
+    from zellige.flows.serve_command import serve_command
+
+    spec = EngineSpec(None if model is None else str(model), device, dtype)
+
+    def run(tell: Callable[[str], None]) -> None:
+        serve(
+            lambda: open_local(spec),
+            host=host,
+            port=port,
+            api_keys=api_keys,
+            image_hosts=tuple(image_host or ()),
+            on_listening=tell,
+        )
+
+    raise typer.Exit(serve_command(run, has_keys=api_keys is not None))
 
 
 @app.command("export")
@@ -335,6 +409,7 @@ def _parameters(given: dict[str, Any]) -> dict[str, Any]:
         "inputs": given["inputs"] or [],
         "store": None if given["store"] is None else _address(given["store"]),
         "model": None if given["model"] is None else str(given["model"].absolute()),
+        "engines": given["engine"] or [],
         "raw": given["raw"] or None,
         "include": given["include"] or [],
         "exclude": given["exclude"] or [],

@@ -23,8 +23,8 @@ from zellige.flows.pipeline import RunFailedError, exit_code, run_job
 from zellige.flows.progress import watching
 from zellige.flows.show import forecast_lines, next_step, resume_command, summary_lines
 from zellige.tasks.forecast import forecast
-from zellige.tasks.host import EngineNotOpenedError, close_engines
-from zellige.tasks.job import Flow, Job, WrongUseError
+from zellige.tasks.host import EngineNotOpenedError, closing_engines
+from zellige.tasks.job import Flow, Job, UnreachableError, WrongUseError
 from zellige.tasks.plan import check
 from zellige.tasks.recipe import local_path
 from zellige.tasks.record import record
@@ -34,7 +34,9 @@ log = logging.getLogger(__name__)
 
 #: Prefect's API refuses parameters of more than 512 kB; the rest is for its own words around them.
 LARGEST_PARAMETERS_BYTES = 400_000
+#: What is told as it is, without a trace: the first as wrong use.
 WRONG_USE = (WrongUseError, SourceError, UnknownRun, RunExists, RecipeDiffers, EngineNotOpenedError)
+TOLD = (RunFailedError, LedgerError, PrefectUnavailableError, UnreachableError)
 
 
 def start(
@@ -57,10 +59,11 @@ def start(
         job = _job(task, parameters, dry_run)
         if dry_run:
             return _show_forecast(job, as_json)
-        if not check(job):
-            return _show_end(record(job, job.resume or ""), as_json, quiet, code=0)
-        with watched_by(watch), watching(quiet) as watch.on_change, stopping_on_interrupt(watch):
-            done = _run_in_prefect(task, parameters, quiet) if prefect else run_job(job)
+        with watched_by(watch), stopping_on_interrupt(watch), closing_engines():
+            if not check(job):
+                return _show_end(record(job, job.resume or ""), as_json, quiet, code=0)
+            with watching(quiet) as watch.on_change:
+                done = _run_in_prefect(task, parameters, quiet) if prefect else run_job(job)
         return _show_end(done, as_json, quiet, exit_code(done))
 
     with logging_to(log_file) as log_problem:
@@ -105,10 +108,8 @@ def _run_in_prefect(task: Flow, parameters: dict[str, Any], quiet: bool) -> dict
 def _show_forecast(job: Job, as_json: bool) -> int:
     if job.resume:
         raise WrongUseError("--dry-run looks at a new run; leave --resume out")
-    try:
+    with closing_engines():
         found = asdict(forecast(job))
-    finally:
-        close_engines()
     if as_json:
         put(json.dumps({"flow": job.task, "dry_run": True, **found}), sys.stdout)
     else:
@@ -137,7 +138,7 @@ def reported(work: Callable[[], int], as_json: bool) -> int:
         message = str(e)
         if told:
             message += f"\n  go on with: {next_step(told)}"
-        if not isinstance(e, (*WRONG_USE, RunFailedError, LedgerError, PrefectUnavailableError)):
+        if not isinstance(e, (*WRONG_USE, *TOLD)):
             traceback.print_exc()
             message = f"an error that zellige should not have made: {type(e).__name__}: {e}"
         log.exception("%s", message)

@@ -12,6 +12,7 @@ from zellige.data.exports.base import IfExists
 from zellige.data.ledger import LedgerError, Store, UnknownRun
 from zellige.data.sources import SourceError
 from zellige.flows.output import put
+from zellige.flows.show import resume_command
 
 MODES: tuple[IfExists, ...] = ("skip", "overwrite", "append", "prepend")
 
@@ -34,24 +35,29 @@ def export(
     shard_bytes: int | None,
     as_json: bool,
 ) -> int:
-    """Write the export and say what was written; 0, 3 where rows that are ok could not be written, 1 or 2."""
+    """Write the export and say what was written; 0, 1, 2, or 3 where it lacks rows that are ok or not answered yet."""
     try:
         options = _options(to, dest, beside, overwrite, if_exists, prefix, suffix, shard_bytes)
         if not store.is_dir():
             raise _WrongUse(f"{store} is no folder; give the --store that runs were made with")
         if dest is not None and dest.resolve().is_relative_to(store.resolve()):
             raise _WrongUse(f"{dest} lies in the store, whose files are the answers; name a place outside of it")
-        done = export_run(Store(store).open_run(run_id), to, dest, options)
+        run = Store(store).open_run(run_id)
+        done = export_run(run, to, dest, options)
     except (_WrongUse, UnknownRun, ExportError, LedgerError, SourceError) as error:
         code = 2 if isinstance(error, (_WrongUse, UnknownRun)) else 1
         put(f"zellige: {error}", sys.stderr)
         if as_json:
             put(json.dumps({"run_id": run_id, "to": to, "error": str(error), "exit_code": code}), sys.stdout)
         return code
-    code = 3 if done.problems else 0
-    put("\n".join(_lines(run_id, done)), sys.stderr)
+    code = 3 if done.problems or done.items_without_rows else 0
+    step = resume_command(run.recipe.task, run_id, str(store.absolute())) if done.items_without_rows else None
+    lines = _lines(run_id, done)
+    if step:
+        lines.append(f"  not answered yet: {done.items_without_rows:,} items; finish the run and export again: {step}")
+    put("\n".join(lines), sys.stderr)
     if as_json:
-        put(json.dumps({"run_id": run_id, **vars(done), "exit_code": code}), sys.stdout)
+        put(json.dumps({"run_id": run_id, **vars(done), "exit_code": code, "next": step}), sys.stdout)
     return code
 
 
@@ -91,8 +97,6 @@ def _lines(run_id: str, done: Exported) -> list[str]:
     lines += [f"    {problem}" for problem in done.problems]
     if (more := _problems(done) - len(done.problems)) > 0:
         lines.append(f"    … and {more:,} more")
-    if done.items_without_rows:
-        lines.append(f"  not answered yet: {done.items_without_rows:,} items; resume the run for the rest")
     return lines
 
 

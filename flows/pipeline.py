@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from zellige.data.ledger import LedgerError
-from zellige.tasks.host import close_engines
+from zellige.tasks.host import closing_engines
 from zellige.tasks.job import Job
 from zellige.tasks.lease import lease_loop
 from zellige.tasks.plan import plan
@@ -32,20 +32,17 @@ def run_job(
 
     Raises RunFailedError once there is a run; before that, what ``plan`` raises.
     """
-    with watched_by(current_watch()):
+    with watched_by(current_watch()), closing_engines():
+        run_id = plan(job)
         try:
-            run_id = plan(job)
+            lease_loop(job, run_id)
+        except Exception as e:
             try:
-                lease_loop(job, run_id)
-            except Exception as e:
-                try:
-                    summary = record(job, run_id)
-                except LedgerError:  # the store is gone: what happened first says more than that
-                    raise e from None
-                raise RunFailedError(summary, e) from e
-            return record(job, run_id)
-        finally:
-            close_engines()
+                summary = record(job, run_id)
+            except LedgerError:  # the store is gone: what happened first says more than that
+                raise e from None
+            raise RunFailedError(summary, e) from e
+        return record(job, run_id)
 
 
 def exit_code(summary: dict[str, Any]) -> int:

@@ -23,7 +23,7 @@ class Bar:
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
-        self._task = progress.add_task("", total=None, rates="", failed="")
+        self._task = progress.add_task("", total=None, rates="", failed="", left="")
 
     def __call__(self, tally: Tally) -> None:
         rates = tally.rates()
@@ -33,6 +33,7 @@ class Bar:
             completed=tally.items,
             rates=f"{rates['items_per_s']:.1f} items/s · {rates['tokens_per_s']:.0f} tokens/s",
             failed=f"[red]{tally.failed} failed[/red]" if tally.failed else "0 failed",
+            left=_left(tally.left_s()).removeprefix(" · "),
         )
 
 
@@ -56,12 +57,15 @@ class Lines:
 
 def progress_line(tally: Tally) -> str:
     """Items, rates, failures and time left in one line of text."""
-    rates = tally.rates()
-    left = (tally.items_total - tally.items) / rates["items_per_s"] if tally.items else None
+    rates, left = tally.rates(), tally.left_s()
     return (
         f"{tally.items}/{tally.items_total} items · {rates['items_per_s']:.1f} items/s · "
-        f"{rates['tokens_per_s']:.0f} tokens/s · {tally.failed} failed" + (f" · {duration(left)} left" if left else "")
+        f"{rates['tokens_per_s']:.0f} tokens/s · {tally.failed} failed" + _left(left)
     )
+
+
+def _left(seconds: float | None) -> str:
+    return f" · {duration(seconds)} left" if seconds else ""
 
 
 def duration(seconds: float) -> str:
@@ -81,14 +85,14 @@ def watching(quiet: bool) -> Iterator[Callable[[Tally], None]]:
         yield lambda _: None
     elif sys.stderr.isatty():
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
         columns = (
             BarColumn(),
             MofNCompleteColumn(),
             TextColumn("{task.fields[rates]}"),
             TextColumn("{task.fields[failed]}"),
-            TimeRemainingColumn(),
+            TextColumn("{task.fields[left]}"),
         )
         with Progress(*columns, console=Console(stderr=True)) as progress:
             yield Bar(progress)

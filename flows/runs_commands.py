@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,13 +19,18 @@ from zellige.tasks.job import WrongUseError
 from zellige.tasks.record import summary
 
 FAILURES_SHOWN = 20
+#: Seconds between two looks at a run that is watched.
+WATCH_EVERY_S = 2.0
+#: Terminal codes: one line up, and what stands there away.
+_UP_AND_CLEAR = "\x1b[A\x1b[2K"
 
 
 def list_runs(store: Path, as_json: bool) -> int:
     """Print the runs of a store, oldest first."""
 
     def work() -> int:
-        runs = Catalog(_existing(store)).runs()
+        opened, damaged = Store(_existing(store)).open_all()
+        runs = Catalog(store).runs(opened)
         if as_json:
             put(json.dumps(runs, default=str), sys.stdout)
         elif not runs:
@@ -33,8 +39,7 @@ def list_runs(store: Path, as_json: bool) -> int:
             columns = ("run_id", "flow", "state", "items", "rows", "ok", "failed", "skipped", "started_at")
             shown = [run | {"started_at": run["started_at"][:16].replace("T", " ")} for run in runs]
             put("\n".join(table(shown, columns)), sys.stdout)
-        for line in _damaged_lines(store):
-            say(line)
+        _say_damaged(damaged)
         return 0
 
     return _told(work, as_json)
@@ -68,28 +73,38 @@ def show_run(run_id: str, store: Path, as_json: bool) -> int:
     return _told(work, as_json)
 
 
-def run_status(run_id: str, store: Path, as_json: bool) -> int:
-    """Print how far a run is, from its files alone, while others write them."""
+def run_status(run_id: str, store: Path, watch: bool, as_json: bool) -> int:
+    """Print how far a run is, from its files alone, while others write them; with ``watch`` until it ends.
+
+    While it is watched there is one JSON object a line and a look; on a terminal the words are written over.
+    """
 
     def work() -> int:
         run = Store(_existing(store)).open_run(run_id)
-        status = run_standing(run)
-        if as_json:
-            put(json.dumps(status), sys.stdout)
-            return 0
-        counts = ", ".join(f"{status[name]} {name}" for name in ("ok", "failed", "skipped"))
-        lines = [
-            f"{status['flow']} · run {run.run_id} · {status['state']}",
-            f"  {status['items_done']} of {status['items']} items, {counts}",
-        ]
-        if status["items_per_s"] is not None:
-            lines.append(f"  {status['items_per_s']:.2f} items/s, {duration(status['left_s'])} left")
-        if status["next"]:
-            lines.append(f"  next: {status['next']}")
-        put("\n".join(lines), sys.stdout)
-        return 0
+        status, written = run_standing(run), 0
+        while True:
+            text = json.dumps(status) if as_json else "\n".join(_status_lines(run, status))
+            put(("" if as_json or not sys.stdout.isatty() else _UP_AND_CLEAR * written) + text, sys.stdout)
+            if not watch or status["state"] not in ("planning", "running"):
+                return 0
+            written = text.count("\n") + 1
+            time.sleep(WATCH_EVERY_S)
+            status = run_standing(run)
 
     return _told(work, as_json)
+
+
+def _status_lines(run: Run, status: dict[str, Any]) -> list[str]:
+    counts = ", ".join(f"{status[name]} {name}" for name in ("ok", "failed", "skipped"))
+    lines = [
+        f"{status['flow']} · run {run.run_id} · {status['state']}",
+        f"  {status['items_done']} of {status['items']} items, {counts}",
+    ]
+    if status["items_per_s"] is not None:
+        lines.append(f"  {status['items_per_s']:.2f} items/s, {duration(status['left_s'])} left")
+    if status["next"]:
+        lines.append(f"  next: {status['next']}")
+    return lines
 
 
 def run_standing(run: Run) -> dict[str, Any]:
@@ -133,25 +148,26 @@ def rebuild_index(store: Path, as_json: bool) -> int:
     """Make the index anew from the files, and say what it holds."""
 
     def work() -> int:
-        catalog = Catalog(_existing(store))
-        count = catalog.rebuild()
-        rows = sum(run["ok"] + run["failed"] + run["skipped"] for run in catalog.runs())
-        bad = [str(path) for run in Store(store).open_all()[0] for path in run.bad_parts()]
+        opened, damaged = Store(_existing(store)).open_all()
+        catalog = Catalog(store)
+        count = catalog.rebuild(opened)
+        rows = sum(run["ok"] + run["failed"] + run["skipped"] for run in catalog.runs(opened))
+        bad = [str(path) for run in opened for path in run.bad_parts()]
         if as_json:
             put(json.dumps({"runs": count, "rows": rows, "left_out": bad}), sys.stdout)
         else:
             left = [f"  left out, damaged or not whole: {path}; --resume answers its items again" for path in bad]
             say(f"{count} runs, {rows} rows in {catalog.path}", *left)
-        for line in _damaged_lines(store):
-            say(line)
+        _say_damaged(damaged)
         return 0
 
     return _told(work, as_json)
 
 
-def _damaged_lines(store: Path) -> list[str]:
+def _say_damaged(damaged: dict[str, str]) -> None:
     advice = "move the run away, or give it up with zellige runs delete"
-    return [f"left out: {reason}; {advice} {run_id}" for run_id, reason in Store(store).open_all()[1].items()]
+    for run_id, reason in damaged.items():
+        say(f"left out: {reason}; {advice} {run_id}")
 
 
 def _next(run: Run, state: str) -> str | None:
@@ -169,4 +185,5 @@ def _told(work: Callable[[], int], as_json: bool) -> int:
 def _existing(store: Path) -> Path:
     if not store.is_dir():
         raise WrongUseError(f"{store} is no folder; give the --store that runs were made with")
+    Store(store).sweep()
     return store

@@ -37,7 +37,23 @@ def summary_lines(summary: dict[str, Any]) -> list[str]:
             f"engine {t['engine_s']:.1f} (preprocess {t['preprocess_s']:.1f}, vision {t['vision_s']:.1f}, "
             f"prefill {t['prefill_s']:.1f}, generate {t['generate_s']:.1f}), commit {t['commit_s']:.1f}"
         )
-    return [*lines, f"  rows: {summary['parts']}"]
+    return [*lines, f"  rows: {summary['parts']}", *_kernel_lines(summary)]
+
+
+def _kernel_lines(summary: dict[str, Any]) -> list[str]:
+    """What the meter objected to, and its verdict; nothing of an engine that tells nothing of its kernels."""
+    rows = summary["kernels"]
+    if not rows:
+        return []
+    objections = [
+        f"  {row['operator']} on {row['device']} {row['verdict']}: {row['launch_errors']} launch errors, "
+        f"{row['nonfinite']} values not finite, {row['guard_hits']} bytes beside outputs, "
+        f"{row['repeat_mismatches']} not repeated, error {row['max_rel_l2']} at a tolerance of {row['tolerance']}"
+        for row in rows
+        if row["verdict"] in ("suspect", "failed")
+    ]
+    launches, checked = (sum(row[name] for row in rows) for name in ("launches", "checked"))
+    return [*objections, f"  kernels {summary['kernel_verdict']}: {checked:,} of {launches:,} launches checked"]
 
 
 def next_step(summary: dict[str, Any]) -> str | None:

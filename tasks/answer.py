@@ -1,4 +1,4 @@
-"""Answer: keeps the engine's queue full and no fuller; the one place where a request is sent again."""
+"""Answer: keeps the engine's queue full and no fuller; a remote engine's client retries itself."""
 
 from __future__ import annotations
 
@@ -7,7 +7,16 @@ import logging
 from dataclasses import dataclass, field, replace
 
 from zellige.data.schema import ErrorKind
-from zellige.engine.api import Answer, Engine, EngineError, NonFiniteLogits, Request, RequestRejected, Usage
+from zellige.engine.api import (
+    Answer,
+    Engine,
+    EngineError,
+    EngineUnavailable,
+    NonFiniteLogits,
+    Request,
+    RequestRejected,
+    Usage,
+)
 from zellige.tasks.validate import SECOND_TRIES, refusal, second_try
 from zellige.tasks.watch import Tally
 
@@ -83,6 +92,11 @@ class Asker:
                 return Outcome(None, ErrorKind.ENGINE_REJECTED, str(e), attempts=attempt)
             except NonFiniteLogits as e:
                 return Outcome(None, ErrorKind.NONFINITE, str(e), attempts=attempt)
+            except EngineUnavailable as e:
+                # Its client has sent it again as often as may be: retries on top of those would multiply.
+                log.warning("the engine failed: %s", e)
+                failure = str(e)
+                break
             except EngineError as e:
                 log.warning("the engine failed (try %d of %d): %s", attempt, ENGINE_TRIES, e)
                 failure = str(e)
@@ -101,7 +115,7 @@ class Asker:
             raise EngineDownError(
                 f"{self._failures_in_a_row} requests failed one after another, the last with: {failure}"
             )
-        return Outcome(None, ErrorKind.ENGINE_FAILED, failure, attempts=ENGINE_TRIES)
+        return Outcome(None, ErrorKind.ENGINE_FAILED, failure, attempts=attempt)
 
     async def _answer(self, request: Request) -> Answer:
         async with self._places:

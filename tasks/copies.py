@@ -9,8 +9,8 @@ from dataclasses import replace
 from zellige.engine.api import Usage
 from zellige.tasks.merge import Merged
 
-#: What is the same question about the same image: sha256 of the encoded bytes, page, question_id.
-Key = tuple[str, int | None, str]
+#: What is the same question about the same image: sha256 of the encoded bytes, page, question_id, its text.
+Key = tuple[str, int | None, str, str]
 #: Answers that are kept for copies to come, each tile's counted.
 MOST_KEPT = 50_000
 

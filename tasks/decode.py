@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import logging
 import os
 from collections.abc import AsyncGenerator
@@ -10,10 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from dataclasses import dataclass
 
-from zellige.data.decode import DecodeError, DecodeLimits, Probed, probe
+from zellige.data.decode import DecodeError, DecodeLimits, Probed
 from zellige.data.decode_pool import DecodeFailed, DecodePool
 from zellige.data.decode_wire import Failed, Header
-from zellige.data.regions import FORMATS, REGION_LIMITS
+from zellige.data.header_process import read_header
+from zellige.data.regions import FORMATS
 from zellige.data.schema import ErrorKind, Item
 from zellige.data.sources import ReadError, Source
 from zellige.data.views import View, ViewRule
@@ -64,11 +66,11 @@ def probe_item(source: Source, item: Item) -> Probed | Failed:
     try:
         path = source.local_path(item)
         if path is None:
-            probed = probe(source.read(item), REGION_LIMITS, item.page)
+            probed = read_header(io.BytesIO(source.read(item)), item.page)
         else:
             # Not blocking: a pipe that took the place of a file would be waited for without end.
             with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-                probed = probe(file, REGION_LIMITS, item.page)
+                probed = read_header(file, item.page)
         if probed.format not in FORMATS:
             DecodeLimits().check(probed.width, probed.height)
     except Exception as error:

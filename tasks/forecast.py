@@ -7,11 +7,10 @@ from itertools import islice
 
 from zellige.data.decode_wire import Failed
 from zellige.data.schema import Item
-from zellige.data.sources import open_source
 from zellige.data.tiling import plan_tiles
 from zellige.tasks.decode import probe_item
 from zellige.tasks.job import Job
-from zellige.tasks.plan import timed_host
+from zellige.tasks.plan import source_of, timed_host
 from zellige.tasks.recipe import questions_of, sampling_of, tile_fits, tiling_of
 
 
@@ -35,7 +34,7 @@ def forecast(job: Job) -> Forecast:
     """The dry run: lists the items by their headers and counts, by the model's own rule; writes nothing."""
     sampling_of(job)
     questions, tiling = questions_of(job), tiling_of(job.tile, bool(job.raw))
-    source = open_source(job.inputs, job.source_options)
+    source = source_of(job)
     budget = timed_host(job.engine).identity().vision
     tile_fits(tiling, budget)
     total = Forecast(list(source.inputs))

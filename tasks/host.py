@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from zellige.engine import connect
-from zellige.engine.api import Engine, ModelIdentity
+from zellige.engine.api import Engine, EngineError, ModelIdentity
 from zellige.engine.connect import EngineSpec
 
 T = TypeVar("T")
@@ -22,16 +23,24 @@ class EngineHost:
     """Owns an engine and the thread whose event loop it lives on; ``close`` ends both."""
 
     def __init__(self, spec: EngineSpec, engine: Engine | None = None) -> None:
-        """Load the engine, or take the one that is given; raises EngineNotOpenedError."""
+        """Load or reach the engine, or take the one that is given; raises EngineNotOpenedError."""
         try:
             self.engine: Engine = engine or connect.open_engine(spec)
         except Exception as e:
             raise EngineNotOpenedError(
-                f"the engine could not be opened: {e or type(e).__name__}. Look at --model, --device and --dtype."
+                f"the engine could not be opened: {e or type(e).__name__}. "
+                f"Look at {'--engine' if spec.urls else '--model, --device and --dtype'}."
             ) from e
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="zellige-engine-loop", daemon=True)
         self._thread.start()
+        try:
+            self._identity = self.run(self.engine.identity())
+        except BaseException as e:
+            self.close()
+            if isinstance(e, EngineError):
+                raise EngineNotOpenedError(f"the engine could not be opened: {e}") from e
+            raise
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run ``work`` on the engine's loop and wait for it; an interrupt of the waiter cancels the work."""
@@ -43,7 +52,7 @@ class EngineHost:
 
     def identity(self) -> ModelIdentity:
         """Which model answers."""
-        return self.run(self.engine.identity())
+        return self._identity
 
     def close(self) -> None:
         self.run(self.engine.close())
@@ -75,3 +84,12 @@ def close_engines() -> None:
     with _hosts_lock:
         while _hosts:
             _hosts.popitem()[1].close()
+
+
+@contextmanager
+def closing_engines() -> Iterator[None]:
+    """At the end of the context, whatever came of it, no engine of this process is open."""
+    try:
+        yield
+    finally:
+        close_engines()

@@ -7,7 +7,7 @@ from typing import Literal
 
 from zellige.data.schema import ErrorKind, storable
 from zellige.data.sources.options import SourceOptions
-from zellige.engine.connect import EngineSpec
+from zellige.engine.connect import EngineSpec, split_urls
 
 Flow = Literal["caption", "ask", "read"]
 
@@ -24,6 +24,10 @@ MOST_WORKERS = 1024
 
 class WrongUseError(Exception):
     """What was asked for makes no sense; the message says what to do instead. Exit code 2."""
+
+
+class UnreachableError(Exception):
+    """No server of the inputs answers, so there is nothing to make a run of; the message says what to look at."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,7 @@ class Job:
     temperature: float | None = None
     seed: int | None = None
     model: str | None = None
+    engines: tuple[str, ...] = ()
     device: str | None = None
     dtype: str | None = None
     shard_items: int | None = None
@@ -69,6 +74,9 @@ class Job:
             raise WrongUseError("--retry answers failed rows of a run again; name the run with --resume RUN")
         if unknown := sorted(set(self.retry) - {"failed", *ErrorKind}):
             raise WrongUseError(f"--retry {unknown[0]}: no such kind; there are failed (all), {', '.join(ErrorKind)}")
+        if self.engines and (self.device or self.dtype):
+            option = "--device" if self.device else "--dtype"
+            raise WrongUseError(f"{option} is the server's to decide; leave it out, or leave --engine out")
         if self.prompt is not None and storable(self.prompt) != self.prompt:
             raise WrongUseError(f"--prompt {self.prompt!r} is no valid text; write it in UTF-8")
 
@@ -85,4 +93,4 @@ class Job:
     @property
     def engine(self) -> EngineSpec:
         """The engine that was named; the one that ships where none was."""
-        return EngineSpec(model=self.model, device=self.device, dtype=self.dtype)
+        return EngineSpec(self.model, self.device, self.dtype, split_urls(*self.engines))

@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
+from dataclasses import asdict
 
 from zellige.data.decode_pool import DecodePool
 from zellige.data.ledger import Lease, LedgerError, Run
@@ -57,14 +58,13 @@ def _work(run: Run, host: EngineHost, watch: Watch, pool: DecodePool, answers: A
         with suppress(LedgerError):  # a store that is gone or full is often the error itself, which then says more
             run.finish("interrupted" if interrupted else "failed", None if interrupted else f"{type(e).__name__}: {e}")
         raise
-    run.write_throughput(_sample(watch.tally, host.run(host.engine.meter(run.run_id))))
+    _store_health(run, host, watch.tally)
     run.finish("finished" if len(run.done_shards()) == run.shard_count else "interrupted")
 
 
 def _answer_shards(run: Run, host: EngineHost, watch: Watch, pool: DecodePool, answers: Answers | None) -> None:
     tally, start = watch.tally, time.perf_counter()
-    progress = run.progress()
-    tally.items_total = progress.items - progress.items_done
+    tally.items_total = run.items_left()
 
     def on_change(changed: Tally) -> None:
         changed.wall_s = changed.plan_s + time.perf_counter() - start
@@ -92,14 +92,17 @@ def _answer_shards(run: Run, host: EngineHost, watch: Watch, pool: DecodePool, a
                 commit(lease, rows, tally)
             on_change(tally)
             # After every part, so that the share of a worker that is killed later is counted too.
-            run.write_throughput(_sample(tally, host.run(host.engine.meter(run.run_id))))
+            _store_health(run, host, tally)
     on_change(tally)
 
 
 def commit(lease: Lease, rows: Sequence[AnswerRow], tally: Tally) -> None:
     """Write a shard's rows as its part, and the log's lines about it."""
     start = time.perf_counter()
-    if not lease.commit(rows):
+    committed = lease.commit(rows)
+    if lease.repeats or not committed:
+        tally.repeated(rows)
+    if not committed:
         log.warning("shard %d was answered by another worker; its rows stand, ours are dropped", lease.shard.index)
     tally.commit_s += time.perf_counter() - start
     log.info("shard %d: %d rows", lease.shard.index, len(rows))
@@ -108,9 +111,17 @@ def commit(lease: Lease, rows: Sequence[AnswerRow], tally: Tally) -> None:
             log.warning("%s, question %s: %s: %s", row.uri, row.question_id, row.error_kind, row.error)
 
 
+def _store_health(run: Run, host: EngineHost, tally: Tally) -> None:
+    """What this worker did so far and how the kernels of its engine behaved, in place of what was stored before."""
+    meter = host.run(host.engine.meter(run.run_id))
+    run.write_throughput(_sample(tally, meter))
+    if meter.kernels:
+        run.write_kernels([asdict(row) for row in meter.kernels])
+
+
 def _sample(tally: Tally, meter: RunMeter) -> dict[str, int | float | None]:
     """One worker's share of a run: what it counted itself, and the seconds inside the engine."""
-    counted = {
+    counted: dict[str, int | float | None] = {
         name: getattr(tally, name)
         for name in (
             *("items", "rows", "failed", "tiles", "requests", "retries", "second_tries", "images"),
@@ -118,6 +129,8 @@ def _sample(tally: Tally, meter: RunMeter) -> dict[str, int | float | None]:
             *("wall_s", "load_s", "plan_s", "decode_s", "engine_s", "commit_s"),
         )
     }
+    for name, again in (("items", tally.items_again), ("rows", tally.rows_again), ("failed", tally.failed_again)):
+        counted[name] = getattr(tally, name) - again
     inside = {"preprocess_s": meter.preprocess_s, "vision_s": meter.vision_s, "prefill_s": meter.prefill_s}
     return counted | inside | {"generate_s": meter.decode_s}
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -12,13 +11,12 @@ from zellige.data.tiling import Tile
 from zellige.engine.api import Usage
 from zellige.tasks.answer import Outcome
 from zellige.tasks.stitch import Piece, stitched
+from zellige.tasks.vote import Vote, elect, same
 
 #: How a model says that what was asked is not on this view; such an answer loses against any other.
 ABSTENTIONS = frozenset({"not shown", "not in the image", "no text", "nothing"})
 #: How a model says that a piece of a page bears no print.
 NO_TEXT = frozenset({"no text", ""})
-#: Of a shorter answer's confidence, what a longer one that holds it needs to be taken for the whole of it.
-AS_SURE = 0.8
 
 
 @dataclass(frozen=True)
@@ -93,29 +91,59 @@ def summary_prompt(prompt: str, tiles: Sequence[Tile], outcomes: Sequence[Outcom
 def merge_reading(tiles: Sequence[Tile], outcomes: Sequence[Outcome]) -> Merged:
     """The text of all pieces in reading order; empty where nothing is printed.
 
-    A piece that failed fails the row, which keeps what was read elsewhere: a page with a hole would look whole.
-    The log-probability is that of all tokens; the reason to finish is the last piece's, or that of the one that failed.
+    A piece that failed fails the row, which keeps what was read elsewhere: a page with a hole would look whole. The
+    log-probability is that of all tokens; the reason to finish is the last piece's, or that of the one that failed.
+    A page that was read turned says so in a warning. Of one that was read in several ways, because its print did not
+    tell which way it is up, the surest reading is taken and the others are paid for only.
     """
+    ways = [
+        ([tile for tile, _ in pairs], [outcome for _, outcome in pairs])
+        for turn in dict.fromkeys(tile.turn for tile in tiles)
+        if (pairs := [pair for pair in zip(tiles, outcomes, strict=True) if pair[0].turn == turn])
+    ]
+    read, said = max(ways, key=lambda way: _legible(way[1]))
+    merged = _merged_reading(read, said)
+    turn = read[0].turn
+    told = f"the page was read turned by {turn} degrees clockwise" if turn else None
+    return replace(
+        merged,
+        usage=_sum([o.usage for o in outcomes]),
+        engine_s=sum(o.engine_s for o in outcomes),
+        attempts=max(o.attempts for o in outcomes),
+        error="; ".join(filter(None, (merged.error, told))) or None,
+    )
+
+
+def _legible(outcomes: Sequence[Outcome]) -> tuple[bool, bool, float]:
+    """Sorts the readings of one page: whole ones last, then those that found text, then by how sure they are."""
+    texts = [outcome for outcome in outcomes if same(_text(outcome)) not in NO_TEXT]
+    sure = _mean_logprob(texts)
+    return all(outcome.ok for outcome in outcomes), bool(texts), -math.inf if sure is None else sure
+
+
+def _merged_reading(tiles: Sequence[Tile], outcomes: Sequence[Outcome]) -> Merged:
     failed = next((i for i, outcome in enumerate(outcomes) if not outcome.ok), None)
     merged = _merged(tiles, outcomes, chosen=len(outcomes) - 1 if failed is None else failed, failed=failed)
     read = [(tile, outcome) for tile, outcome in zip(tiles, outcomes, strict=True) if outcome.answer is not None]
-    pieces = [Piece(tile, _text(outcome)) for tile, outcome in read if _same(_text(outcome)) not in NO_TEXT]
+    pieces = [Piece(tile, _text(outcome)) for tile, outcome in read if same(_text(outcome)) not in NO_TEXT]
     if len(read) == len(outcomes) or pieces:
         merged = replace(merged, answer=pieces[0].text.strip() if len(outcomes) == 1 and pieces else stitched(pieces))
     return replace(merged, mean_logprob=_mean_logprob([outcome for _, outcome in read]))
 
 
 def merge_answers(tiles: Sequence[Tile], outcomes: Sequence[Outcome]) -> Merged:
-    """The answer with the most confidence, summed over the views that agree; abstaining loses against any answer.
+    """The answer that the views support best (``tasks/vote.py``); abstaining loses against any answer.
 
-    A view that failed is a warning where another one answered. Where all others abstain, what was asked may be on the
-    view that failed: the row fails rather than say that it is not shown.
+    A tile that abstains says nothing of what other tiles show. A view that failed is a warning where another one
+    answered. Where all others abstain, what was asked may be on the view that failed: the row fails rather than say
+    that it is not shown.
     """
-    good = [i for i, outcome in enumerate(outcomes) if outcome.ok]
-    answering = [i for i in good if not abstains(_text(outcomes[i]))]
-    broken = [i for i in range(len(outcomes)) if i not in good]
+    order = sorted(range(len(tiles)), key=lambda i: (not tiles[i].overview, tiles[i].y, tiles[i].x))
+    broken = [i for i in order if not outcomes[i].ok]
+    answering = [i for i in order if outcomes[i].ok and not abstains(_text(outcomes[i]))]
     if answering:
-        return _merged(tiles, outcomes, chosen=_best_supported(outcomes, answering), failed=None)
+        votes = [Vote(tiles[i], _text(outcomes[i]), confidence(outcomes[i])) for i in answering]
+        return _merged(tiles, outcomes, chosen=answering[elect(votes)], failed=None)
     if broken:
         return _merged(tiles, outcomes, chosen=broken[0], failed=broken[0])
     return _merged(tiles, outcomes, chosen=_overview(tiles), failed=None)
@@ -123,7 +151,7 @@ def merge_answers(tiles: Sequence[Tile], outcomes: Sequence[Outcome]) -> Merged:
 
 def abstains(text: str) -> bool:
     """Whether the answer says that what was asked is not there to see."""
-    return _same(text) in ABSTENTIONS
+    return same(text) in ABSTENTIONS
 
 
 def confidence(outcome: Outcome) -> float | None:
@@ -131,28 +159,6 @@ def confidence(outcome: Outcome) -> float | None:
     if outcome.answer is None or outcome.answer.mean_logprob is None:
         return None
     return math.exp(outcome.answer.mean_logprob)
-
-
-def _best_supported(outcomes: Sequence[Outcome], voters: Sequence[int]) -> int:
-    """The most confident voter among those of the answer with the largest sum; the earlier one on a tie.
-
-    An answer with which another one begins or ends, given about as surely, is that one cut off by a tile's edge ("20"
-    of "2041"): it speaks for the longer answer and cannot win itself.
-    """
-    said: dict[str, list[float]] = defaultdict(list)
-    for i in voters:
-        said[_same(_text(outcomes[i]))].append(confidence(outcomes[i]) or 0.0)
-
-    def cut_off(text: str, other: str) -> bool:
-        part = len(text) < len(other) and (other.startswith(text) or other.endswith(text))
-        return part and max(said[other]) >= AS_SURE * max(said[text])
-
-    support = {text: sum(sure) for text, sure in said.items() if not any(cut_off(text, other) for other in said)}
-    for text in said.keys() - support.keys():
-        for longer in support:
-            support[longer] += sum(said[text]) if cut_off(text, longer) else 0.0
-    candidates = [i for i in voters if _same(_text(outcomes[i])) in support]
-    return max(candidates, key=lambda i: (support[_same(_text(outcomes[i]))], confidence(outcomes[i]) or 0.0))
 
 
 def _merged(tiles: Sequence[Tile], outcomes: Sequence[Outcome], chosen: int, failed: int | None) -> Merged:
@@ -220,8 +226,3 @@ def _place(tile: Tile) -> str:
 
 def _text(outcome: Outcome) -> str:
     return "" if outcome.answer is None else outcome.answer.text
-
-
-def _same(text: str) -> str:
-    """Equal for answers that differ only in case, spacing or a full stop at the end."""
-    return " ".join(text.casefold().split()).rstrip(".")

@@ -8,12 +8,12 @@ from itertools import islice
 from pathlib import Path
 
 from zellige.data.ledger import RecipeDiffers, Run, Store
-from zellige.data.schema import Recipe
-from zellige.data.sources import open_source
-from zellige.data.sources.missing import nothing_there
+from zellige.data.schema import ErrorKind, Recipe
+from zellige.data.sources import Source, open_source
+from zellige.data.sources.missing import nothing_named
 from zellige.engine.connect import EngineSpec
-from zellige.tasks.host import EngineHost, close_engines, engine_host
-from zellige.tasks.job import DEFAULT_SHARD_ITEMS, Job, WrongUseError
+from zellige.tasks.host import EngineHost, engine_host
+from zellige.tasks.job import DEFAULT_SHARD_ITEMS, Job, UnreachableError, WrongUseError
 from zellige.tasks.recipe import (
     asked_over,
     local_path,
@@ -48,9 +48,10 @@ def plan(job: Job) -> str:
 
 
 def check(job: Job) -> bool:
-    """Find what is wrong with a job before anything heavy is started; whether there is something to do.
+    """Find what is wrong with a job before a server is started or a run is made; whether there is something to do.
 
-    Raises as ``plan`` does. There is nothing to do where the run to resume is finished and is what was asked for.
+    Opens the engine last, which stays open for whoever works in this process next. Raises as ``plan`` does. There is
+    nothing to do where the run to resume is finished and is what was asked for.
     """
     if job.resume:
         run = open_store(job).open_run(job.resume)
@@ -58,27 +59,35 @@ def check(job: Job) -> bool:
         _same_recipe(run, asked_over(job, run.recipe))
         if run.state() != "finished" or job.retry:
             open_store(job).check_writable()
+            _same_recipe(run, _with_model(job, run))
             return True
         plan(job)  # compares the model too, where one was named
-        close_engines()
         return False
     if not job.inputs:
         raise WrongUseError("nothing to look at: name image files or folders, or a run with --resume")
     sampling_of(job)
     questions_of(job)
-    tiling_of(job.tile, bool(job.raw))
-    if problem := nothing_there(open_source(job.inputs, job.source_options).inputs):
-        raise WrongUseError(problem)
-    if job.store:
-        open_store(job).check_writable()
+    tiling = tiling_of(job.tile, bool(job.raw))
+    source_of(job)
+    open_store(job).check_writable()
+    tile_fits(tiling, timed_host(job.engine).identity().vision)
     return True
+
+
+def source_of(job: Job) -> Source:
+    """The source of a new run; raises WrongUseError where its inputs name nothing that is there, UnreachableError."""
+    source = open_source(job.inputs, job.source_options)
+    if (problem := nothing_named(source)) is not None:
+        kind, told = problem
+        raise UnreachableError(told) if kind == ErrorKind.TIMEOUT else WrongUseError(told)
+    return source
 
 
 def new_run(job: Job) -> Run:
     """List the items of ``job.inputs`` into a new run of ``job.store``."""
     sampling = sampling_of(job)
     questions, tiling = questions_of(job), tiling_of(job.tile, bool(job.raw))
-    source = open_source(job.inputs, job.source_options)
+    source = source_of(job)
     store = open_store(job)
     identity = timed_host(job.engine).identity()
     tile_fits(tiling, identity.vision)
@@ -93,10 +102,10 @@ def new_run(job: Job) -> Run:
         column=job.column,
         keep=job.keep,
         limit=job.limit,
+        noted={ENGINE_EVENT: {"model": _absolute(job.model), "engines": list(job.engine.urls)}},
     )
     watch.tally.plan_s += time.perf_counter() - start
     run.event(IGNORED_EVENT, counts=dict(source.ignored))
-    run.event(ENGINE_EVENT, model=_absolute(job.model))
     return run
 
 
@@ -105,25 +114,25 @@ def resume_run(job: Job) -> Run:
     assert job.resume is not None
     run = open_store(job).open_run(job.resume)
     _same_inputs(job, run)
-    wanted = asked_over(job, run.recipe)
-    if run.state() != "finished" or job.model or job.dtype or job.retry:
-        identity = timed_host(engine_of(job, run)).identity()
-        wanted = replace(wanted, **model_fields(identity))
-    _same_recipe(run, wanted)
+    opened = run.state() != "finished" or job.model or job.engines or job.dtype or job.retry
+    _same_recipe(run, _with_model(job, run) if opened else asked_over(job, run.recipe))
     if not run.planned:
         source = open_source(run.inputs, run.source_options)
         run.plan(islice(source.items(), run.limit))
         run.event(IGNORED_EVENT, counts=dict(source.ignored))
     if job.retry:
-        run.retry(job.retry_kinds)
+        run.retry(job.retry_kinds, open_source(run.inputs, run.source_options).again)
     return run
 
 
 def engine_of(job: Job, run: Run) -> EngineSpec:
-    """The engine for ``run``: what the job names, else the model and dtype that the run was begun with."""
-    begun_with = next((e["model"] for e in run.events() if e["kind"] == ENGINE_EVENT), None)
-    dtype = job.dtype or (run.recipe.model_dtype if job.resume else None)
-    return EngineSpec(job.model or begun_with, job.device, dtype)
+    """The engine for ``run``: what the job names, else the one and the dtype that the run was begun with."""
+    begun_with = next((e for e in run.events() if e["kind"] == ENGINE_EVENT), {})
+    if not (job.model or job.engines):
+        job = replace(job, model=begun_with.get("model"), engines=tuple(begun_with.get("engines", ())))
+    if job.engines or job.dtype or not job.resume:
+        return job.engine
+    return replace(job.engine, dtype=run.recipe.model_dtype)
 
 
 def timed_host(spec: EngineSpec) -> EngineHost:
@@ -132,6 +141,11 @@ def timed_host(spec: EngineSpec) -> EngineHost:
     host = engine_host(spec)
     tally.load_s += time.perf_counter() - start
     return host
+
+
+def _with_model(job: Job, run: Run) -> Recipe:
+    """What is asked for now, of the model that is there now: opens the engine."""
+    return replace(asked_over(job, run.recipe), **model_fields(timed_host(engine_of(job, run)).identity()))
 
 
 def _same_recipe(run: Run, wanted: Recipe) -> None:

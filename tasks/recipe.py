@@ -9,13 +9,15 @@ from typing import Any
 
 from zellige.data.decode import DECODE_RULES
 from zellige.data.questions import questions_from_file, questions_from_texts
-from zellige.data.schema import Question, Recipe, Tiling
+from zellige.data.schema import REQUEST_ID, Question, Recipe, Tiling
+from zellige.data.sources.missing import near_names
+from zellige.data.sources.opening import asks_itself
 from zellige.data.uri import from_uri, is_file_uri
 from zellige.engine.api import ModelIdentity, RequestRejected, Sampling, VisionBudget
 from zellige.tasks.job import DEFAULT_MAX_TOKENS, DEFAULT_PROMPTS, Job, WrongUseError
 
 #: Part of a recipe's ``preprocessing``: raised whenever tiling, validating, second tries or merging change an answer.
-ANSWER_RULES = 3
+ANSWER_RULES = 4
 
 
 def sampling_of(job: Job) -> Sampling:
@@ -56,13 +58,18 @@ def questions_of(job: Job) -> tuple[Question, ...]:
     """What is asked about every item; raises WrongUseError where nothing or nothing usable is."""
     if job.task != "ask":
         return (Question(job.task),)
+    if not job.questions and not job.questions_file and asks_itself(job.inputs):
+        return (Question(REQUEST_ID),)
     if bool(job.questions) == bool(job.questions_file):
         raise WrongUseError("give either --question TEXT (as often as needed) or --questions FILE")
+    file = None if job.questions_file is None else Path(local_path(job.questions_file))
     try:
-        if job.questions_file is None:
-            return questions_from_texts(job.questions)
-        return questions_from_file(Path(local_path(job.questions_file)))
-    except (OSError, ValueError) as e:
+        return questions_from_texts(job.questions) if file is None else questions_from_file(file)
+    except FileNotFoundError as e:
+        raise WrongUseError(f"--questions: {near_names(os.fsencode(file or ''))}") from e
+    except OSError as e:
+        raise WrongUseError(f"--questions {file}: {e.strerror}; name a JSONL, CSV or Parquet file") from e
+    except ValueError as e:
         raise WrongUseError(str(e)) from e
 
 

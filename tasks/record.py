@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from zellige.data.catalog import Catalog
+from zellige.data.health import worst
 from zellige.data.ledger import Run
 from zellige.tasks.job import Job
 from zellige.tasks.plan import IGNORED_EVENT, open_store
@@ -19,8 +20,8 @@ def record(job: Job, run_id: str) -> dict[str, Any]:
 
 
 def summary(run: Run, catalog: Catalog) -> dict[str, Any]:
-    """The run in plain values, from its files: counts, kinds of error, throughput, and where the rows are."""
-    progress = run.progress()
+    """The run in plain values, from its files: counts, kinds of error, throughput, kernels, and where the rows are."""
+    progress, kernels = run.progress(), run.kernels()
     kinds = catalog.query(
         "SELECT error_kind, count(*) AS n FROM answers WHERE run_id = ? AND status = 'failed' "
         "GROUP BY error_kind ORDER BY n DESC, error_kind",
@@ -40,6 +41,8 @@ def summary(run: Run, catalog: Catalog) -> dict[str, Any]:
         "errors": {row["error_kind"]: row["n"] for row in kinds},
         "ignored": next((e["counts"] for e in reversed(run.events()) if e["kind"] == IGNORED_EVENT), {}),
         "throughput": with_rates(run.throughput()),
+        "kernels": kernels,
+        "kernel_verdict": worst([row["verdict"] for row in kernels]) if kernels else None,
         "model": run.recipe.model_name,
         "model_fingerprint": run.recipe.model_fingerprint,
         "dtype": run.recipe.model_dtype,

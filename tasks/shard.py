@@ -79,13 +79,16 @@ class ShardWork:
         return [row for task in tasks for row in task.result()]
 
     async def _item(self, item: Item, files: _Room, room: _Room) -> list[AnswerRow]:
-        asked = [q for q in self.recipe.questions if q.concerns(item)]
-        made = {q.question_id: self._plain_row(item, q, "skipped") for q in self.recipe.questions if q not in asked}
+        nothing = item.error is not None and item.error_kind is None
+        asked = [] if nothing else [q for q in self.recipe.questions if q.concerns(item)]
+        skipped = [q for q in self.recipe.questions if q not in asked]
+        why = item.error if nothing else None
+        made = {q.question_id: self._plain_row(item, q, "skipped", error=why) for q in skipped}
         if asked:
             # What is a local file is read where it is decoded, and takes no room here.
             local = item.error_kind is not None or self.decoder.source.local_path(item) is not None
             async with files.of(0 if local else item.size_bytes or 0):
-                made |= {row.question_id: row for row in await self._answered(item, asked, room)}
+                made |= {row.question_id: row for row in await self._answered(item, [q.of(item) for q in asked], room)}
         rows = [made[q.question_id] for q in self.recipe.questions]
         self.watch.tally.count(rows)
         self.watch.on_change(self.watch.tally)
@@ -143,7 +146,7 @@ class ShardWork:
         mine: dict[str, Key] = {}
         for q in questions if self.answers is not None else ():
             assert self.answers is not None
-            key = (header.content_sha256, item.page, q.question_id)
+            key = (header.content_sha256, item.page, q.question_id, q.text)
             if (future := self.answers.of(key)) is None:
                 mine[q.question_id] = key
             else:

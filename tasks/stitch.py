@@ -34,7 +34,7 @@ def stitched(pieces: Sequence[Piece]) -> str:
     """
     written: list[str] = []
     above: Tile | None = None
-    for row in _rows(pieces):
+    for row in _rows([Piece(piece.tile.as_read(), piece.text) for piece in pieces]):
         lines = _across(row)
         first = row[0].tile
         overlap = 0 if above is None else above.y + above.height - first.y

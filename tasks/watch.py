@@ -13,13 +13,19 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from zellige.data.schema import AnswerRow
 
+#: What it takes to tell the time left: so many seconds of answering, and so many items or a tenth of all. The first
+#: answers come late, for they are decoded one by one, and then many at once.
+ENOUGH_S, ENOUGH_ITEMS = 10.0, 20
+
 
 @dataclass
 class Tally:
     """Counts and seconds of one process's share of a run; ``images`` were decoded, ``tiles`` were shown to the model.
 
-    ``decode_s`` is summed over the decoding processes; ``engine_s`` is wall time with at least one request in
-    flight; ``wall_s`` is planning and answering, without ``load_s`` (opening the engine).
+    ``items`` counts what was done, ``items_again`` and ``rows_again`` what of it had been answered before, and
+    ``failed_again`` what of that failed once more: a retry does not make a run longer. ``decode_s`` is summed over the
+    decoding processes; ``engine_s`` is wall time with at least one request in flight; ``wall_s`` is planning and
+    answering, without ``load_s`` (opening the engine).
     """
 
     items_total: int = 0
@@ -27,6 +33,9 @@ class Tally:
     rows: int = 0
     ok: int = 0
     failed: int = 0
+    items_again: int = 0
+    rows_again: int = 0
+    failed_again: int = 0
     images: int = 0
     tiles: int = 0
     requests: int = 0
@@ -64,6 +73,18 @@ class Tally:
         for row in rows:
             self.ok += row.status == "ok"
             self.failed += row.status == "failed"
+
+    def repeated(self, rows: Sequence[AnswerRow]) -> None:
+        """Note that ``rows``, counted before, say once more what the run had already."""
+        self.items_again += len({row.item_id for row in rows})
+        self.rows_again += len(rows)
+        self.failed_again += sum(row.status == "failed" for row in rows)
+
+    def left_s(self) -> float | None:
+        """Seconds until the last item, by the rate so far; None while there is too little to tell by."""
+        answering_s = self.wall_s - self.plan_s
+        enough = self.items >= min(ENOUGH_ITEMS, self.items_total / 10) and answering_s >= ENOUGH_S
+        return (self.items_total - self.items) / self.items * answering_s if enough and self.items else None
 
     def rates(self) -> dict[str, float]:
         """Items and completion tokens per second of ``wall_s``; zeros before any time has passed."""

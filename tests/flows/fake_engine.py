@@ -8,13 +8,15 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from zellige.data.schema import Item
 from zellige.engine import connect
 from zellige.engine.api import (
     Answer,
@@ -105,8 +107,23 @@ class FakeEngine:
         self.closed = True
 
 
+def list_slowly(pause_s: float) -> None:
+    """Let planning take as long as it does with storage that is far away."""
+    from zellige.data.sources.inputs import InputSource
+
+    def items(self: InputSource) -> Iterator[Item]:
+        for item in listed(self):
+            time.sleep(pause_s)
+            yield item
+
+    listed = InputSource.items
+    InputSource.items = items  # type: ignore[method-assign]
+
+
 if __name__ == "__main__":
     from zellige.flows.cli import main
+
+    list_slowly(float(os.environ.get("FAKE_LISTING_PAUSE_S", "0")))
 
     delay_s = float(os.environ.get("FAKE_ENGINE_DELAY_S", "0.002"))
     connect.open_engine = lambda spec: FakeEngine(spec.model or "fake", delay_s)

@@ -141,6 +141,7 @@ def test_json_is_one_object_on_stdout(fake: Any, draw: Draw, tmp_path: Path) -> 
         (["caption", "IMAGE", "--store", "STORE", "--prompt", "caf\udce9"], "no valid text"),
         (["caption", "IMAGE", "--store", "STORE", "--tile", "1"], "smaller than one cell"),
         (["caption", "IMAGE", "--dry-run", "--tile", "1"], "smaller than one cell"),
+        (["ask", "IMAGE", "--store", "STORE", "--questions", "/proc/nope.csv"], "nope.csv' does not exist; check"),
     ],
 )
 def test_wrong_use_is_exit_code_2_and_says_what_to_do(
@@ -164,6 +165,45 @@ def test_engine_that_cannot_be_opened_is_exit_code_2(draw: Draw, tmp_path: Path)
 def test_error_is_one_json_object_too(fake: Any, tmp_path: Path) -> None:
     told = Told("caption", "--store", tmp_path / "store", "--no-prefect", "--json")
     assert json.loads(told.out)["exit_code"] == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["caption", "--nonsense"], "--nonsense"),
+        (["caption", "--limit", "many"], "--limit"),
+        (["nothing"], "nothing"),
+        (["runs", "nothing"], "see zellige runs --help"),
+        (["runs", "show"], "RUN"),
+        (["export", "x", "--store", "s"], "--to"),
+    ],
+)
+def test_what_the_parser_refuses_is_one_json_object_too(arguments: list[str], says: str) -> None:
+    told = Told(*arguments, "--json")
+    found = json.loads(told.out)
+    assert (told.code, found["exit_code"], found["state"]) == (2, 2, "failed")
+    assert says in found["error"]
+    assert Told(*arguments).out == ""
+
+
+def test_store_that_no_folder_can_be_made_for_says_what_to_do(fake: Any, draw: Draw) -> None:
+    told = Told("caption", draw("a.png"), "--store", "/proc/zellige", "--no-prefect", "--json")
+    assert told.code == 1
+    assert "/proc/zellige" in json.loads(told.out)["error"]
+    assert "name a store" in json.loads(told.out)["error"]
+
+
+@pytest.mark.parametrize("wrong", [("--model", "/no/model"), ("--device", "abacus"), ("--dtype", "int3")])
+def test_engine_that_cannot_be_opened_is_found_before_prefect_is_started(
+    draw: Draw, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: tuple[str, str]
+) -> None:
+    def started(*_: Any) -> None:
+        raise AssertionError("a server was started")
+
+    monkeypatch.setattr("zellige.flows.commands.prefect_server", started)
+    told = Told("caption", draw("a.png"), "--store", tmp_path / "store", *wrong)
+    assert (told.code, "engine could not be opened" in told.err) == (2, True)
+    assert not (tmp_path / "store").exists()
 
 
 def test_dry_run_needs_no_store(fake: Any, draw: Draw) -> None:

@@ -38,11 +38,11 @@ def export(run: str, tmp_path: Path) -> Callable[..., Any]:
 
 
 def test_every_format_is_written_and_counted(export: Callable[..., Any], tmp_path: Path) -> None:
-    for to, rows in {"jsonl": 4, "txt": 3, "webdataset": 3, "hf": 3, "coco": 3, "openai-batch": 3}.items():
+    for to, rows in {"jsonl": 4, "txt": 3, "webdataset": 3, "hf": 3, "coco": 3, "openai-batch": 4}.items():
         done = export(tmp_path / f"out-{to}", "--to", to, "--json")
         assert done.exit_code == 0, done.output
         said = json.loads(done.stdout)
-        assert (said["to"], said["rows"], said["left_out"]) == (to, rows, {} if to == "jsonl" else {"failed": 1})
+        assert (said["to"], said["rows"], said["left_out"]) == (to, rows, {} if rows == 4 else {"failed": 1})
         assert f"{rows} rows" in done.stderr
 
 
@@ -101,3 +101,14 @@ def test_nothing_in_the_store_is_overwritten(export: Callable[..., Any], tmp_pat
     done = export(part, "--to", "jsonl", "--overwrite")
     assert (done.exit_code, part.read_bytes()) == (2, before)
     assert "store" in done.stderr
+
+
+def test_export_of_a_run_that_is_not_finished_says_how_many_are_missing_and_how_to_go_on(
+    run: str, export: Callable[..., Any], tmp_path: Path
+) -> None:
+    next((tmp_path / "store").glob("runs/*/parts/*.parquet")).unlink()
+    done = export(tmp_path / "out.jsonl", "--to", "jsonl", "--json")
+    said = json.loads(done.stdout)
+    assert (done.exit_code, said["exit_code"], said["items_without_rows"]) == (3, 3, 4)
+    assert said["next"] == f"zellige caption --resume {run} --store {tmp_path / 'store'}"
+    assert f"not answered yet: 4 items; finish the run and export again: {said['next']}" in done.stderr

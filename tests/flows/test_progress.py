@@ -22,6 +22,27 @@ def test_line_has_items_rates_failures_and_time_left() -> None:
 
 
 @pytest.mark.parametrize(
+    ("items", "total", "wall_s", "plan_s", "left"),
+    [
+        (1, 1000, 60.0, 0.0, None),
+        (19, 1000, 60.0, 0.0, None),
+        (20, 1000, 60.0, 0.0, 2940.0),
+        (500, 1000, 9.0, 0.0, None),
+        (500, 1000, 60.0, 55.0, None),
+        (20, 1000, 1060.0, 1000.0, 2940.0),
+        (2, 20, 100.0, 0.0, 900.0),
+        (0, 5, 100.0, 0.0, None),
+    ],
+)
+def test_time_left_waits_for_evidence_and_is_by_the_time_of_answering(
+    items: int, total: int, wall_s: float, plan_s: float, left: float | None
+) -> None:
+    counted = Tally(items_total=total, items=items, wall_s=wall_s, plan_s=plan_s)
+    assert counted.left_s() == (None if left is None else pytest.approx(left))
+    assert ("left" in progress_line(counted)) == (left is not None)
+
+
+@pytest.mark.parametrize(
     ("seconds", "told"),
     [(0.2, "0 s"), (59.4, "59 s"), (59.6, "1 min 00 s"), (185, "3 min 05 s"), (7800, "2 h 10 min")],
 )

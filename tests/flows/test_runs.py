@@ -246,6 +246,30 @@ def test_stopped_run_commits_the_shard_in_hand_and_is_resumed_without_asking_twi
     assert done["throughput"]["items"] == 12
 
 
+def test_items_answered_again_are_not_counted_twice(fake: Any, draw: Draw, store: Path) -> None:
+    """Neither by a retry nor where a part that was no good is made anew; the bar counts what is left to do."""
+    for name in "abcde":
+        folder = draw(f"{name}.png").parent
+    (folder / "a.png").write_bytes(b"no picture")
+    first = caption(store, folder, shard_items=3)
+    counted = {name: first["throughput"][name] for name in ("items", "rows", "failed", "requests")}
+    with watched_by(seen := Watch()):
+        done = run_job(Job("caption", str(store), resume=first["run_id"], retry=("failed",)))
+    assert (seen.tally.items_total, seen.tally.items) == (1, 1)
+    assert {name: done["throughput"][name] for name in counted} == counted
+    part = Store(store).open_run(first["run_id"]).part_path(1)
+    part.write_bytes(part.read_bytes()[:-20])
+    with watched_by(seen := Watch()):
+        done = run_job(Job("caption", str(store), resume=first["run_id"]))
+    assert (seen.tally.items_total, seen.tally.items) == (2, 2)
+    assert {name: done["throughput"][name] for name in ("items", "rows", "failed")} == {
+        "items": 5,
+        "rows": 5,
+        "failed": 1,
+    }
+    assert done["throughput"]["requests"] == counted["requests"] + 1
+
+
 def test_resuming_a_finished_run_does_nothing(fake: Any, draw: Draw, store: Path) -> None:
     done = caption(store, draw("a.png"))
     again = run_job(Job("caption", str(store), resume=done["run_id"]))

@@ -9,7 +9,17 @@ import numpy as np
 import pytest
 
 from zellige.data.schema import ErrorKind
-from zellige.engine.api import Answer, Engine, EngineError, NonFiniteLogits, Request, RequestRejected, Usage, ask
+from zellige.engine.api import (
+    Answer,
+    Engine,
+    EngineError,
+    EngineUnavailable,
+    NonFiniteLogits,
+    Request,
+    RequestRejected,
+    Usage,
+    ask,
+)
 from zellige.tasks import answer as answer_module
 from zellige.tasks.answer import ENGINE_TRIES, FAILURES_UNTIL_DOWN, Asker, EngineDownError, Outcome
 from zellige.tasks.watch import Tally
@@ -50,6 +60,13 @@ def run(script: Script, tally: Tally | None = None, raw: bool = False) -> Outcom
 
 def request() -> Request:
     return ask("What?", np.zeros((8, 8, 3), np.uint8))
+
+
+def test_what_its_client_has_given_up_is_not_sent_again() -> None:
+    script = Script(EngineUnavailable("no engine answers"))
+    outcome = run(script)
+    assert (outcome.error_kind, outcome.error, outcome.attempts) == (ErrorKind.ENGINE_FAILED, "no engine answers", 1)
+    assert len(script.requests) == 1
 
 
 def test_good_answer_is_asked_for_once() -> None:

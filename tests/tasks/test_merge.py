@@ -83,14 +83,24 @@ def test_most_confident_answer_wins() -> None:
     assert merged.mean_logprob == pytest.approx(math.log(0.8))
 
 
-def test_equal_answers_add_their_confidence() -> None:
-    assert merge_answers(TILES, [said("42", 0.8), said("Acme  Ltd", 0.5), said("acme ltd.", 0.6)]).answer == "acme ltd."
+def test_equal_answers_of_the_overview_and_a_tile_add_up() -> None:
+    assert merge_answers(TILES, [said("Acme  Ltd", 0.5), said("42", 0.7), said("acme ltd.", 0.6)]).answer == "acme ltd."
+
+
+def test_tiles_that_overlap_and_agree_have_looked_once() -> None:
+    """What two overlapping tiles take for the answer is one print misunderstood, however often it is seen."""
+    twice = [said("balance", 0.968), said("balance", 0.995)]
+    overlapping = (Tile(1134, 0, 448, 448, 1.0), Tile(1417, 0, 448, 448, 1.0))
+    elsewhere = (Tile(1134, 0, 448, 448, 1.0), Tile(2000, 0, 448, 448, 1.0))
+    right = (Tile(0, 0, 448, 448, 1.0), said("Priroawhe", 0.9995))
+    assert merge_answers((*overlapping, right[0]), [*twice, right[1]]).answer == "Priroawhe"
+    assert merge_answers((*elsewhere, right[0]), [*twice, right[1]]).answer == "balance"
 
 
 def test_an_answer_cut_off_by_a_tiles_edge_speaks_for_the_whole_one() -> None:
     assert merge_answers(TILES, [said("20", 0.95), said("2041", 0.9), said("20", 0.95)]).answer == "2041"
     assert (
-        merge_answers(TILES, [said("Rivers", 0.9), said("Olga Rivers", 0.8), said("7", 0.99)]).answer == "Olga Rivers"
+        merge_answers(TILES, [said("Rivers", 0.9), said("Olga Rivers", 0.8), said("7", 0.95)]).answer == "Olga Rivers"
     )
 
 
@@ -155,6 +165,11 @@ def test_summary_is_asked_for_with_the_prompt_and_the_tiles_captions() -> None:
     assert "a a" not in prompt
 
 
+def test_without_confidence_the_answer_of_most_views_wins() -> None:
+    tiles = (*TILES[:2], Tile(300, 0, 120, 100, 1.0))
+    assert merge_answers(tiles, [said("41", None), said("42", None), said("42", None)]).answer == "42"
+
+
 LINES = (Tile(0, 0, 200, 30, 1.0), Tile(0, 40, 90, 30, 1.0), Tile(110, 40, 90, 30, 1.0))
 
 
@@ -183,3 +198,48 @@ def test_piece_that_failed_fails_the_page_which_keeps_the_rest() -> None:
     assert (merged.answer, merged.error_kind) == ("Bill\n7.10", ErrorKind.ENGINE_FAILED)
     assert merged.error == "the tile at 0,40: refused"
     assert merge_reading(TILES[:1], [refused(None, ErrorKind.NONFINITE)]).answer is None
+
+
+def on_side(turn: int) -> tuple[Tile, ...]:
+    """Two lines of a page of 100 x 200 pixels that is to be turned clockwise by ``turn``."""
+    if turn in (0, 180):
+        lines = (Tile(0, 0, 100, 30, 1.0, turn=turn), Tile(0, 40, 100, 30, 1.0, turn=turn))
+    else:
+        lines = (Tile(0, 0, 30, 200, 1.0, turn=turn), Tile(40, 0, 30, 200, 1.0, turn=turn))
+    return lines if turn in (0, 90) else lines[::-1]
+
+
+def test_a_page_read_turned_says_so_and_is_no_failure() -> None:
+    merged = merge_reading(on_side(270), [said("Bill"), said("7.10")])
+    assert (merged.answer, merged.error_kind) == ("Bill\n7.10", None)
+    assert merged.error == "the page was read turned by 270 degrees clockwise"
+    assert [(tile.x, tile.answer) for tile in merged.tiles] == [(40, "Bill"), (0, "7.10")]
+
+
+def test_of_several_ways_to_read_a_page_the_surest_is_taken_and_all_are_paid_for() -> None:
+    tiles = (*on_side(0), *on_side(90), *on_side(270))
+    outcomes = [
+        said("i:", 0.4),
+        said("", 0.99),
+        said("4711", 0.9),
+        said("0815", 0.95),
+        said("11L7", 0.6),
+        said("5180", 0.7),
+    ]
+    merged = merge_reading(tiles, outcomes)
+    assert merged.answer == "4711\n0815"
+    assert merged.error == "the page was read turned by 90 degrees clockwise"
+    assert [tile.answer for tile in merged.tiles] == ["4711", "0815"]
+    assert merged.usage == Usage(24, 54, 18)
+    assert merged.mean_logprob == pytest.approx((math.log(0.9) + math.log(0.95)) / 2)
+
+
+def test_a_way_to_read_a_page_that_failed_or_found_nothing_loses_against_one_that_did_not() -> None:
+    tiles = (*on_side(0), *on_side(90), *on_side(270))
+    failed = refused(None, ErrorKind.REPETITION)
+    merged = merge_reading(tiles, [said("", 0.99)] * 2 + [said("4711", 0.99), failed] + [said("5180", 0.3)] * 2)
+    assert (merged.answer, merged.error_kind) == ("5180\n5180", None)
+    merged = merge_reading(tiles, [said("", 0.5)] * 6)
+    assert (merged.answer, merged.error_kind, merged.error) == ("", None, None)
+    merged = merge_reading(tiles, [failed] * 6)
+    assert merged.error_kind is ErrorKind.REPETITION

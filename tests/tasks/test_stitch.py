@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from zellige.data.tiling import Tile
 from zellige.tasks.stitch import Piece, stitched
 
@@ -51,3 +53,20 @@ def test_the_same_line_twice_on_a_page_is_no_overlap() -> None:
 def test_pieces_without_text_and_no_pieces() -> None:
     assert stitched([]) == ""
     assert stitched([piece(0, 0, 9, 9, ""), piece(0, 20, 9, 9, " a \n\n b"), piece(0, 40, 9, 9, " ")]) == "a\nb"
+
+
+def test_pieces_of_a_page_that_lies_on_a_side_or_its_head_are_joined_as_it_is_read() -> None:
+    """Of a page of 300 x 100 pixels: a title, and two parts of one line below it."""
+    upright = [piece(0, 0, 300, 30, "A title"), piece(0, 40, 100, 30, "Name:"), piece(150, 40, 100, 30, "Olga Rivers")]
+    for turn in (90, 180, 270):
+        pieces = [replace(p, tile=laid(p.tile, turn)) for p in upright]
+        assert stitched(pieces) == "A title\nName: Olga Rivers"
+
+
+def laid(tile: Tile, turn: int) -> Tile:
+    """Where a tile of an upright page of 300 x 100 pixels lies on that page if ``turn`` makes it upright."""
+    x, y, width, height = tile.x, tile.y, tile.width, tile.height
+    if turn == 180:
+        return Tile(300 - x - width, 100 - y - height, width, height, 1.0, turn=turn)
+    left, top = (y, 300 - x - width) if turn == 90 else (100 - y - height, x)
+    return Tile(left, top, height, width, 1.0, turn=turn)
