@@ -33,7 +33,7 @@ format: .venv/.dev
 	@touch $@
 
 .venv/.dev: pyproject.toml setup.py constraints.txt | .venv/bin/python
-	$(PIP) '.[demo,test,check]'
+	$(PIP) '.[demo,serve,test,check]'
 	@touch $@
 
 clean:
