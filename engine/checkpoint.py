@@ -15,6 +15,11 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from zellige.engine.quantize.grid import Codes
+from zellige.engine.quantize.packed import Packed
+from zellige.engine.quantize.scheme import SchemeError, parse_scheme
+from zellige.engine.quantize.stored import PARTS, codes_of
+
 #: Weight files up to this size are hashed whole; of larger ones the header and evenly spread blocks are.
 WHOLE_BYTES = 256 << 20
 SPREAD_BLOCKS, BLOCK_BYTES = 1024, 64 << 10
@@ -144,11 +149,21 @@ class Weights:
 
     Use as a context manager: what was missing, of the wrong shape, or never asked for is reported all at once at the
     end, so that a wrong checkpoint is understood from one message.
+
+    ``packed``: quantised matrices stay so where a kernel takes them. None: on a GPU they do; on a CPU they are written
+    out in the engine's dtype once, while loading.
     """
 
-    def __init__(self, checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(
+        self, checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype, *, packed: bool | None = None
+    ) -> None:
         self.device, self.dtype = device, dtype
+        self._packed = device.type == "cuda" if packed is None else packed
         self._folder = checkpoint.folder
+        try:
+            self._scheme = parse_scheme(checkpoint.config)
+        except SchemeError as error:
+            raise CheckpointError(f"{self._folder / 'config.json'}: {error}") from error
         self._stack = ExitStack()
         self._where: dict[str, Any] = {}
         self._problems: list[str] = []
@@ -201,6 +216,42 @@ class Weights:
                 return tensor.to(self.device, self.dtype)
             self._problems.append(f"{name}: is {tensor.dtype}, expected floating point (a quantised checkpoint?)")
         return torch.empty(shape, dtype=self.dtype, device=self.device)
+
+    def matrix(self, name: str, outputs: int, inputs: int) -> Tensor | Packed:
+        """The matrix ``name`` (its tensors' names without their last part), dense (outputs, inputs) or packed."""
+        if (found := self._codes(name, outputs, inputs)) is None:
+            return self.take(f"{name}.weight", outputs, inputs)
+        codes, order = found
+        if self._packed and order is None and (packed := Packed.of(codes, self.dtype)) is not None:
+            return packed
+        dense = codes.dense().to(self.dtype)
+        # Groups of inputs that are no neighbours: put where they belong.
+        return dense if order is None else torch.empty_like(dense).index_copy_(1, order, dense)
+
+    def dense(self, name: str, outputs: int, inputs: int) -> Tensor:
+        """The matrix ``name`` (outputs, inputs), written out where it is quantised."""
+        found = self.matrix(name, outputs, inputs)
+        return found.dense(self.dtype) if isinstance(found, Packed) else found
+
+    def _codes(self, name: str, outputs: int, inputs: int) -> tuple[Codes, Tensor | None] | None:
+        """The integers of a matrix and the order of its inputs; None where it is not quantised."""
+        if self._scheme is None or not any(f"{name}.{p}" in self._where for p in ("weight_scale", "scales")):
+            return None
+
+        def read(part: str) -> Tensor | None:
+            file = self._where.get(f"{name}.{part}")
+            if file is None:
+                return None
+            tensor: Tensor = file.get_tensor(f"{name}.{part}")
+            return tensor.to(self.device)
+
+        self._left.difference_update(f"{name}.{p}" for p in ("weight", *PARTS))
+        try:
+            return codes_of(read, name, outputs, inputs, self._scheme)
+        except SchemeError as error:
+            self._problems.append(str(error))
+            q = torch.zeros(outputs, inputs, dtype=torch.uint8, device=self.device)
+            return Codes(q, torch.zeros(outputs, 1, device=self.device), None, 8, inputs), None
 
     def refuse(self, problem: str) -> None:
         """Note something else that does not fit."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -25,18 +26,27 @@ class EngineConfig:
     max_sequences: int
     step_tokens: int
     block_tokens: int
-    cache_bytes: int
-    prefix_cache_bytes: int
     vision_cache_bytes: int
     vision_patches: int
+    #: Either a number of bytes for keys and values, or what of a GPU's memory the engine may use in all.
+    cache_bytes: int | None = None
+    gpu_memory_fraction: float | None = None
+    #: None: as much as is free.
+    prefix_cache_bytes: int | None = None
 
     def __post_init__(self) -> None:
+        if (self.cache_bytes is None) == (self.gpu_memory_fraction is None):
+            raise ConfigError("one of cache_bytes and gpu_memory_fraction is to be set")
+        if self.gpu_memory_fraction is not None and not 0 < self.gpu_memory_fraction <= 1:
+            raise ConfigError(f"gpu_memory_fraction {self.gpu_memory_fraction} is not between 0 and 1")
         if self.dtype not in DTYPES:
             raise ConfigError(f"dtype {self.dtype!r} is not one of {', '.join(DTYPES)}")
 
     @classmethod
-    def load(cls, device: str | None = None, dtype: str | None = None) -> EngineConfig:
-        """Settings for a device ("cpu", "cuda", "cuda:N"; None: the CPU); raises ConfigError."""
+    def load(
+        cls, device: str | None = None, dtype: str | None = None, limits: Mapping[str, float] | None = None
+    ) -> EngineConfig:
+        """Settings for a device ("cpu", "cuda", "cuda:N"; None: the CPU), ``limits`` over them; raises ConfigError."""
         device = device or "cpu"
         kind = device.partition(":")[0]
         table = tomllib.loads(DEFAULTS.read_text(encoding="utf-8"))
@@ -47,7 +57,13 @@ class EngineConfig:
         known = {f.name for f in fields(cls)} - {"device"}
         if unknown := set(table[kind]) - known:
             raise ConfigError(f"{DEFAULTS}: [{kind}] has unknown keys {sorted(unknown)}")
-        return cls(device=device, **{**table[kind], **({"dtype": dtype} if dtype else {})})
+        if wrong := [name for name in limits or {} if name not in known - {"dtype"}]:
+            raise ConfigError(f"engine.{wrong[0]}: no such setting; there are {', '.join(sorted(known - {'dtype'}))}")
+        base = table[kind]
+        for one, other in (("cache_bytes", "gpu_memory_fraction"), ("gpu_memory_fraction", "cache_bytes")):
+            if one in (limits or {}):
+                base.pop(other, None)  # two ways to say the same: the one that was said counts
+        return cls(device=device, **{**base, **(limits or {}), **({"dtype": dtype} if dtype else {})})
 
     @property
     def torch_device(self) -> torch.device:

@@ -29,6 +29,8 @@ class EngineSpec:
     device: str | None = None
     dtype: str | None = None
     urls: tuple[str, ...] = ()
+    #: Limits of a local engine by name, over those of configs/engine.toml.
+    limits: tuple[tuple[str, float], ...] = ()
 
 
 def open_engine(spec: EngineSpec | str) -> Engine:
@@ -51,8 +53,10 @@ def open_local(spec: EngineSpec) -> LocalEngine:
     from zellige.engine.local import LocalEngine
 
     if spec.model is None:
-        return LocalEngine.load(DEMO_MODEL, device=spec.device, dtype=spec.dtype, name=DEMO_NAME)
-    return LocalEngine.load(Path(spec.model), device=spec.device, dtype=spec.dtype)
+        return LocalEngine.load(
+            DEMO_MODEL, device=spec.device, dtype=spec.dtype, name=DEMO_NAME, limits=dict(spec.limits)
+        )
+    return LocalEngine.load(Path(spec.model), device=spec.device, dtype=spec.dtype, limits=dict(spec.limits))
 
 
 def split_urls(*texts: str) -> tuple[str, ...]:

@@ -6,12 +6,14 @@ import asyncio
 import queue
 import threading
 import time
-from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import torch
+
+from zellige.engine.accounts import Accounts, Share
 from zellige.engine.api import (
     Answer,
     Delta,
@@ -30,14 +32,15 @@ from zellige.engine.config import EngineConfig
 from zellige.engine.detokenizer import Vocabulary
 from zellige.engine.grammar import GrammarCompiler
 from zellige.engine.host_memory import keep_freed_memory
-from zellige.engine.kernel_health import RunHealth
 from zellige.engine.models.qwen3_vl import load_model
 from zellige.engine.output import Output, check_token_ids, controls_of
 from zellige.engine.processor import Processor, Prompt
-from zellige.engine.runner import Runner, StepResult
+from zellige.engine.runner import Launched, Runner
 from zellige.engine.sampler import Chosen
 from zellige.engine.scheduler import Chunk, Scheduler, Sequence
-from zellige.kernels.meter import METER
+
+#: Requests whose logits were not finite that are computed once more to find where it began.
+NONFINITE_LOCATED = 16
 
 
 @dataclass(eq=False)
@@ -60,6 +63,16 @@ class Job:
             self.loop.call_soon_threadsafe(self.out.put_nowait, item)
 
 
+@dataclass(frozen=True, eq=False)
+class Flight:
+    """A step on its way: the job of each chunk, and the rows of those for which it chooses a token."""
+
+    launched: Launched
+    chunks: list[Chunk]
+    jobs: list[Job]
+    ending: list[int]
+
+
 class LocalEngine:
     """Implements ``engine.api.Engine``. One thread owns the scheduler, the runner and all jobs."""
 
@@ -75,8 +88,8 @@ class LocalEngine:
         )
         self._jobs: dict[str, Job] = {}
         self._inbox: queue.SimpleQueue[Job | str | None] = queue.SimpleQueue()
-        self._meters: dict[str, RunMeter] = {}
-        self._health = RunHealth()
+        self._accounts = Accounts()
+        self._flight: Flight | None = None
         self._stopped: EngineError | None = None
         self._nonfinite_rows = 0
         self._prepare = ThreadPoolExecutor(2, thread_name_prefix="zellige-prepare")
@@ -85,10 +98,16 @@ class LocalEngine:
 
     @classmethod
     def load(
-        cls, folder: Path, *, device: str | None = None, dtype: str | None = None, name: str | None = None
+        cls,
+        folder: Path,
+        *,
+        device: str | None = None,
+        dtype: str | None = None,
+        name: str | None = None,
+        limits: Mapping[str, float] | None = None,
     ) -> LocalEngine:
         """Load a checkpoint folder, called ``name`` (None: as the folder is); raises CheckpointError or ConfigError."""
-        config = EngineConfig.load(device, dtype)
+        config = EngineConfig.load(device, dtype, limits)
         if config.device == "cpu":
             keep_freed_memory()
         checkpoint = Checkpoint(folder)
@@ -120,7 +139,7 @@ class LocalEngine:
         return self._run(request, streams=True)
 
     async def meter(self, run_id: str) -> RunMeter:
-        return replace(self._meters.get(run_id, RunMeter()), kernels=self._health.rows(run_id))
+        return self._accounts.meter(run_id)
 
     async def identity(self) -> ModelIdentity:
         return self._identity
@@ -135,8 +154,8 @@ class LocalEngine:
             cache_blocks_free=pool.free,
             prefix_queries=self._scheduler.asked_tokens,
             prefix_hits=self._scheduler.reused_tokens,
-            image_queries=self._runner.vision.queries,
-            image_hits=self._runner.vision.hits,
+            image_queries=self._runner.images.cache.queries,
+            image_hits=self._runner.images.cache.hits,
             preemptions=self._scheduler.preemptions,
             nonfinite_rows=self._nonfinite_rows,
             failure=None if self._stopped is None else str(self._stopped),
@@ -209,12 +228,16 @@ class LocalEngine:
     def _serve(self) -> None:
         try:
             while self._take_messages():
-                if not self._scheduler.idle:
+                if not self._idle:
                     self._step()
             self._stop(EngineError("the engine was closed"))
         except BaseException as error:
             self._stop(EngineError(f"the engine stopped: {error}"))
             raise
+
+    @property
+    def _idle(self) -> bool:
+        return self._scheduler.idle and self._flight is None
 
     def _stop(self, reason: EngineError) -> None:
         """Nobody is left waiting: jobs on their way fail, and so does whatever still lies in the inbox."""
@@ -227,7 +250,7 @@ class LocalEngine:
 
     def _take_messages(self) -> bool:
         """Take in new jobs and cancellations; sleep while there is nothing to do. False when the engine is closed."""
-        wait = self._scheduler.idle
+        wait = self._idle
         while True:
             try:
                 message = self._inbox.get(block=wait)
@@ -243,33 +266,85 @@ class LocalEngine:
                 message.send(RequestRejected(f"request id {message.request.request_id} is already being answered"))
             else:
                 self._jobs[message.request.request_id] = message
-                self._count(message.request.run_id, preprocess_s=message.preprocess_s)
+                self._accounts.count(message.request.run_id, preprocess_s=message.preprocess_s)
                 self._scheduler.add(message.sequence)
 
     def _step(self) -> None:
-        chunks = self._scheduler.plan()
-        ending = [self._jobs[c.sequence.request_id] for c in chunks if c.ends_sequence]
-        try:
-            result = self._runner.step(chunks, controls_of([j.output for j in ending], self._grammars))
-        except Exception as error:
-            if self._runner.device.type == "cuda":
-                raise  # a device error spoils the context; nothing computed after it can be trusted
-            for chunk in chunks:
-                job = self._jobs[chunk.sequence.request_id]
-                failure = EngineError(f"the engine failed while computing this request: {error}")
-                failure.__cause__ = error
-                self._fail(job, failure)
+        """One step to its end, with the next one on its way behind it where that can be."""
+        flight, self._flight = self._flight or self._launch(), None
+        if flight is None:
             return
-        for chunk in chunks:
-            self._scheduler.computed(chunk)
-        self._attribute(chunks, result)
-        for job, chosen in zip(ending, result.chosen, strict=True):
+        self._flight = self._launch_ahead(flight)
+        self._accounts.settle()
+        result = flight.launched.result()
+        alive = [self._jobs.get(c.sequence.request_id) is j for c, j in zip(flight.chunks, flight.jobs, strict=True)]
+        for chunk, still in zip(flight.chunks, alive, strict=True):
+            if still:
+                self._scheduler.computed(chunk)
+        self._accounts.ran([_share(c, j) for c, j in zip(flight.chunks, flight.jobs, strict=True)], result)
+        for row, chosen in zip(flight.ending, result.chosen, strict=True):
+            job = flight.jobs[row]
+            if not alive[row]:
+                continue
             if not chosen.finite:
                 self._nonfinite_rows += 1
                 self._scheduler.remove(job.sequence, spoiled=True)
-                self._fail(job, NonFiniteLogits("the model's logits held NaN or infinity; nothing of them was kept"))
+                where = self._nonfinite_place(job.sequence)
+                self._fail(job, NonFiniteLogits(f"the model's logits held NaN or infinity{where}"))
             else:
                 self._advance(job, chosen)
+
+    def _launch(self) -> Flight | None:
+        """Plan a step and start it; None where it failed and its requests with it."""
+        chunks = self._scheduler.plan()
+        jobs = [self._jobs[c.sequence.request_id] for c in chunks]
+        ending = [row for row, c in enumerate(chunks) if c.ends_sequence]
+        try:
+            controls = controls_of([jobs[row].output for row in ending], self._grammars)
+            return Flight(self._runner.launch(chunks, controls), chunks, jobs, ending)
+        except Exception as error:
+            if self._runner.device.type == "cuda":
+                raise  # a device error spoils the context; nothing computed after it can be trusted
+            for job in jobs:
+                failure = EngineError(f"the engine failed while computing this request: {error}")
+                failure.__cause__ = error
+                self._fail(job, failure)
+            return None
+
+    def _launch_ahead(self, flight: Flight) -> Flight | None:
+        """Start the step behind ``flight`` before its tokens are known: every sequence goes on by one.
+
+        Not where somebody waits to join, and not where a token depends on the text before it. A sequence that
+        turns out to have ended has computed one token too many, into a block that nobody has been given yet.
+        """
+        if self._runner.graphs is None or not self._inbox.empty() or len(flight.ending) != len(flight.jobs):
+            return None
+        rows = [
+            row
+            for row, job in enumerate(flight.jobs)
+            if self._jobs.get(job.request.request_id) is job and len(job.sequence.tokens) + 1 < job.sequence.limit
+        ]
+        jobs = [flight.jobs[row] for row in rows]
+        if not jobs or any(job.output.looks_back for job in jobs):
+            return None
+        chunks = self._scheduler.plan_ahead([job.sequence for job in jobs])
+        if chunks is None:
+            return None
+        controls = controls_of([job.output for job in jobs], self._grammars, ahead=1)
+        launched = self._runner.launch_ahead(flight.launched, rows, chunks, controls)
+        return None if launched is None else Flight(launched, chunks, jobs, list(range(len(jobs))))
+
+    def _nonfinite_place(self, sequence: Sequence) -> str:
+        """Words on where the first NaN or infinity comes up; the first few times, for it costs the request again."""
+        if self._nonfinite_rows > NONFINITE_LOCATED:
+            return ""
+        try:
+            place = self._runner.first_nonfinite(sequence)
+        except Exception as error:
+            if self._runner.device.type == "cuda" and not isinstance(error, torch.OutOfMemoryError):
+                raise
+            return f"; computing it again to find where failed: {error}"
+        return ", which did not come up when it was computed again" if place is None else f"; the first in: {place}"
 
     def _advance(self, job: Job, chosen: Chosen) -> None:
         sequence, output = job.sequence, job.output
@@ -289,7 +364,8 @@ class LocalEngine:
         usage = Usage(prompt.image_tokens, len(prompt.tokens), len(output.tokens))
         engine_s = time.perf_counter() - job.arrived
         answer = output.answer(usage, engine_s=engine_s, first_token_s=job.first_token_s)
-        self._count(
+        self._accounts.settle()
+        self._accounts.count(
             job.request.run_id,
             requests=1,
             images=len(prompt.images),
@@ -300,36 +376,18 @@ class LocalEngine:
         self._forget(job)
         job.send(replace(delta or Delta(""), answer=answer))
 
-    def _attribute(self, chunks: list[Chunk], result: StepResult) -> None:
-        """Share a step's seconds among the runs in it, by tokens; the tower's among those whose prompts it read."""
-        total = sum(c.length for c in chunks)
-        tokens: Counter[str] = Counter()
-        for chunk in chunks:
-            tokens[self._jobs[chunk.sequence.request_id].request.run_id] += chunk.length
-        self._health.share(METER.take(), tokens)
-        reading = [c for c in chunks if c.start < len(c.sequence.prompt.tokens)]
-        read = sum(c.length for c in reading)
-        for chunk in chunks:
-            seconds = result.decoder_s * chunk.length / total
-            is_prompt = chunk.start < len(chunk.sequence.prompt.tokens)
-            self._count(
-                self._jobs[chunk.sequence.request_id].request.run_id,
-                vision_s=result.vision_s * chunk.length / read if is_prompt else 0.0,
-                prefill_s=seconds if is_prompt else 0.0,
-                decode_s=0.0 if is_prompt else seconds,
-            )
-
-    def _count(self, run_id: str, **more: float) -> None:
-        meter = self._meters.get(run_id, RunMeter())
-        self._meters[run_id] = replace(meter, **{k: getattr(meter, k) + v for k, v in more.items()})
-
     def _fail(self, job: Job, error: EngineError) -> None:
+        self._accounts.settle()
         self._forget(job)
         job.send(error)
 
     def _forget(self, job: Job) -> None:
         self._jobs.pop(job.request.request_id, None)
         self._scheduler.remove(job.sequence)
+
+
+def _share(chunk: Chunk, job: Job) -> Share:
+    return Share(job.request.run_id, chunk.length, chunk.start < len(chunk.sequence.prompt.tokens))
 
 
 def _eos(checkpoint: Checkpoint) -> frozenset[int]:

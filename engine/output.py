@@ -29,6 +29,11 @@ class Output:
         #: Log-probabilities that went out with a delta.
         self._told = 0
 
+    @property
+    def looks_back(self) -> bool:
+        """Whether what may come next depends on the tokens before."""
+        return self.grammar is not None or self.sampler.looks_back
+
     def push(self, chosen: Chosen, *, full: bool) -> Delta | None:
         """Take in the next token; ``full``: there is no room for another. What may be shown now, None for nothing.
 
@@ -82,9 +87,12 @@ class Output:
         return text if self.finish_reason is None else text + self._detokenizer.finish()
 
 
-def controls_of(outputs: Sequence[Output], grammars: GrammarCompiler) -> StepControls:
-    """What decides the next token of each of ``outputs``; their masks are begun here and waited for on the device."""
-    rows = [o.sampler.row(len(o.tokens)) for o in outputs]
+def controls_of(outputs: Sequence[Output], grammars: GrammarCompiler, ahead: int = 0) -> StepControls:
+    """What decides the next token of each of ``outputs``; their masks are begun here and waited for on the device.
+
+    ``ahead``: tokens before it that are not known yet; only for outputs that do not look back.
+    """
+    rows = [o.sampler.row(len(o.tokens) + ahead) for o in outputs]
     masked = {i: o.grammar for i, o in enumerate(outputs) if o.grammar is not None}
     return StepControls(rows, list(masked), grammars.masks(list(masked.values())) if masked else None)
 

@@ -43,6 +43,11 @@ class RequestSampler:
     def stops_at(self, token: int) -> bool:
         return token in self._stops
 
+    @property
+    def looks_back(self) -> bool:
+        """Whether a token is chosen with regard to those before it."""
+        return bool(self.sampling.frequency_penalty or self.sampling.presence_penalty)
+
     def count(self, token: int) -> None:
         """A token was generated: penalties fall on it from now on."""
         s = self.sampling

@@ -121,10 +121,11 @@ class Scheduler:
         budget = self.step_tokens
         chunks: list[Chunk] = []
         planned: set[str] = set()
+        before = self.preemptions
         for sequence in sorted(self.running, key=lambda s: s.pending > 1):
             if not budget:
                 break
-            if sequence not in self.running:  # gave way to one before it
+            if self.preemptions > before and sequence not in self.running:  # gave way to one before it
                 continue
             length = min(sequence.pending, budget)
             if not self._make_room(sequence, sequence.computed + length, planned):
@@ -135,6 +136,22 @@ class Scheduler:
         chunks += self._admit(budget)
         # Among the generating those of one block by its number: neighbours in the cache are read as one piece.
         return sorted(chunks, key=lambda c: (c.length > 1, len(c.sequence.blocks) > 1, c.sequence.blocks[0]))
+
+    def plan_ahead(self, sequences: list[Sequence]) -> list[Chunk] | None:
+        """One token more of each of ``sequences``, whose next ones are being computed; None where others have a claim.
+
+        What it takes of blocks is theirs even where a sequence turns out to have ended.
+        """
+        if self.waiting or len(sequences) != len(self.running):
+            return None
+        starts = [s.computed + 1 for s in sequences]
+        missing = [self.pool.needed(at + 1) - len(s.blocks) for s, at in zip(sequences, starts, strict=True)]
+        if sum(missing) > self.pool.free:
+            return None
+        for sequence, count in zip(sequences, missing, strict=True):
+            if count > 0:
+                sequence.blocks += self.pool.take(count)
+        return [Chunk(s, at, 1) for s, at in zip(sequences, starts, strict=True)]
 
     def computed(self, chunk: Chunk) -> None:
         """The chunk's keys and values are in the cache."""

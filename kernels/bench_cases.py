@@ -12,11 +12,12 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from zellige.kernels import paged_attention_blocks, quant_matmul, vision_attention
+from zellige.kernels import experts_int4, paged_attention_blocks, quant_matmul, vision_attention
 from zellige.kernels.bench import Call, Case
 from zellige.kernels.contract import Operator
 from zellige.kernels.experts_grouped import Tile, experts_grouped
 from zellige.kernels.operators import OPERATORS
+from zellige.kernels.vision_qkv_rope import widened
 
 CUDA = torch.device("cuda")
 #: Copies of the inputs of one case hold at least this much together: several times any L2 cache.
@@ -106,7 +107,38 @@ def experts_cases(sweep: bool) -> Iterator[Case]:
                 yield Case(f"  {T} tokens {tuple(first)} {tuple(second)}", calls(cut=(first, second)), moved, flops)
 
 
+def int4_experts_cases(sweep: bool) -> Iterator[Case]:
+    """The same experts with 4-bit weights in groups of 128; the peer is the operator with bfloat16 weights."""
+    E, k, H, inner = 128, 8, 2048, 768
+    cuts = [
+        experts_int4.Tile(*c) for c in ((16, 64, 4, 4), (8, 64, 4, 4), (8, 128, 4, 4), (16, 128, 4, 3), (32, 64, 4, 4))
+    ]
+    wide = _rand(E, H, 2 * inner, scale=0.02), _rand(E, inner, H, scale=0.02)
+    for T in (1, 8, 32, 64, 512):
+        batches = [experts_int4.OPERATOR.inputs((T, H, inner, E, k, 128, 0), torch.bfloat16, CUDA) for _ in range(2)]
+        for i, batch in enumerate(batches):
+            weights, chosen = torch.rand(T, E, device=CUDA).topk(k)
+            batches[i] = (*batch[:3], weights, chosen)
+        touched = sum(len(b[4].unique()) for b in batches) / len(batches)
+        moved = int(touched * (batches[0][1].moved + batches[0][2].moved)) + 4 * T * H
+
+        def calls(batches: Any = batches, cut: Any = None) -> list[Call]:
+            return [partial(experts_int4.OPERATOR.run, torch.empty, *b, cut) for b in batches]
+
+        peers = {"bfloat16": [partial(_experts, None, b[0], *wide, *b[3:]) for b in batches]}
+        yield Case(f"experts_int4 {T} tokens, {touched:.0f} of {E}", calls(), moved, 6.0 * T * k * H * inner, peers)
+        for cut in cuts if sweep else ():
+            yield Case(f"  {T} tokens {tuple(cut)}", calls(cut=cut), moved)
+
+
 SWEEP = {
+    1: [
+        (Tile(16, 16, 128, 4, 4), Tile(16, 64, 128, 4, 4)),
+        (Tile(16, 32, 128, 4, 5), Tile(16, 32, 128, 4, 4)),
+        (Tile(16, 16, 256, 4, 3), Tile(16, 64, 64, 4, 6)),
+        (Tile(16, 32, 64, 2, 6), Tile(16, 64, 64, 2, 6)),
+        (Tile(16, 32, 128, 8, 4), Tile(16, 64, 256, 4, 3)),
+    ],
     8: [
         (Tile(16, 32, 128, 4, 3), Tile(16, 128, 64, 4, 3)),
         (Tile(16, 64, 64, 4, 4), Tile(16, 64, 128, 4, 4)),
@@ -119,6 +151,10 @@ SWEEP = {
     ],
     4096: [
         (Tile(128, 64, 64, 4, 4), Tile(128, 128, 64, 4, 4)),
+        (Tile(128, 128, 64, 8, 3), Tile(128, 128, 64, 8, 3)),
+        (Tile(128, 64, 64, 8, 4), Tile(128, 256, 64, 8, 4)),
+        (Tile(128, 128, 32, 8, 5), Tile(128, 256, 32, 8, 5)),
+        (Tile(256, 64, 64, 8, 3), Tile(256, 128, 64, 8, 3)),
         (Tile(128, 128, 64, 8, 3), Tile(128, 256, 64, 8, 3)),
         (Tile(64, 128, 64, 4, 4), Tile(64, 256, 64, 4, 4)),
     ],
@@ -202,13 +238,14 @@ def vision_cases(sweep: bool) -> Iterator[Case]:
     cut = vision_attention.Cut
     for D, bounds in ((64, (0, 8547)), (72, (0, 8547)), (80, (0, 8547)), (72, tuple(range(0, 16385, 4096)))):
         N = bounds[-1]
-        q, k, v = _rand(3, N, 16, D)
+        wide = torch.nn.functional.pad(_rand(3, N, 16, D), (0, sum(widened(D)) - D))
+        q, k, v = wide
         flops = sum(4.0 * 16 * D * (b - a) ** 2 for a, b in itertools.pairwise(bounds))
         images = N // bounds[1]
-        heads = [x.view(images, -1, 16, D).transpose(1, 2) for x in (q, k, v)]
+        heads = [x[..., :D].reshape(images, -1, 16, D).transpose(1, 2) for x in (q, k, v)]
         yield Case(
             f"vision_attention {images} x {bounds[1]}, 16 heads of {D}",
-            [partial(vision_attention.OPERATOR.run, torch.empty, q, k, v, bounds)],
+            [partial(vision_attention.OPERATOR.run, torch.empty, q, k, v, bounds, D)],
             0,
             flops,
             {
@@ -216,7 +253,7 @@ def vision_cases(sweep: bool) -> Iterator[Case]:
                 "SDPA cudnn": [partial(_sdpa, SDPBackend.CUDNN_ATTENTION, *heads)],
             },
         )
-        if sweep and images == 1:
+        if sweep and (images == 1 or D == 72):
             for sizes in (
                 cut(128, 128, 8, 3),
                 cut(128, 64, 4, 3),
@@ -224,13 +261,13 @@ def vision_cases(sweep: bool) -> Iterator[Case]:
                 cut(128, 64, 8, 2),
                 cut(128, 128, 8, 2),
             ):
-                call = partial(vision_attention.OPERATOR.run, torch.empty, q, k, v, bounds, sizes)
+                call = partial(vision_attention.OPERATOR.run, torch.empty, q, k, v, bounds, D, sizes)
                 yield Case(f"  {tuple(sizes)}", [call], 0, flops)
 
 
 def row_cases(sweep: bool) -> Iterator[Case]:
     """The operators that pass over rows once, at the largest of their sizes."""
-    own = {"experts", "paged_attention", "quant_matmul", "vision_attention"}
+    own = {"experts", "experts_int4", "few_rows", "paged_attention", "quant_matmul", "vision_attention"}
     for op in OPERATORS:
         if op.name not in own:
             size = max(op.large, key=lambda s: s[0] * s[1])
@@ -246,6 +283,7 @@ def _call(op: Operator, args: tuple[Any, ...]) -> Call:
 
 CASES: dict[str, Callable[[bool], Iterator[Case]]] = {
     "experts": experts_cases,
+    "experts_int4": int4_experts_cases,
     "paged_attention": paged_cases,
     "vision_attention": vision_cases,
     "quant_matmul": quant_cases,

@@ -80,15 +80,23 @@ def _gate_up_kernel(  # type: ignore[no-untyped-def]
     DEPTH: tl.constexpr,
     EXPERTS: tl.constexpr,
     EVEN: tl.constexpr,
+    ALONE: tl.constexpr,
 ):
     col_tiles = tl.cdiv(INNER, COLS)
     pid = tl.program_id(0)
-    expert, first, end = _tile_of(ends, pid // col_tiles, E, ROWS, EXPERTS)
+    if ALONE:
+        first = pid // col_tiles
+        end = first + 1
+        expert = tl.load(order + first)
+    else:
+        expert, first, end = _tile_of(ends, pid // col_tiles, E, ROWS, EXPERTS)
     if first >= end:
         return
     place = first + tl.arange(0, ROWS)
     live = place < end
-    token = tl.load(order + place, mask=live, other=0) // K
+    token = place * 0
+    if not ALONE:
+        token = tl.load(order + place, mask=live, other=0) // K
     col = (pid % col_tiles) * COLS + tl.arange(0, COLS)
     depth = tl.arange(0, DEPTH)
     x_at = x + token.to(tl.int64)[:, None] * x_stride + depth[None, :]
@@ -131,10 +139,16 @@ def _down_kernel(  # type: ignore[no-untyped-def]
     DEPTH: tl.constexpr,
     EXPERTS: tl.constexpr,
     EVEN: tl.constexpr,
+    ALONE: tl.constexpr,
 ):
     col_tiles = tl.cdiv(H, COLS)
     pid = tl.program_id(0)
-    expert, first, end = _tile_of(ends, pid // col_tiles, E, ROWS, EXPERTS)
+    if ALONE:
+        first = pid // col_tiles
+        end = first + 1
+        expert = tl.load(order + first)
+    else:
+        expert, first, end = _tile_of(ends, pid // col_tiles, E, ROWS, EXPERTS)
     if first >= end:
         return
     place = first + tl.arange(0, ROWS)
@@ -155,7 +169,9 @@ def _down_kernel(  # type: ignore[no-untyped-def]
         out = dot(a, d, out)
         hidden_at += DEPTH
         down_at += DEPTH * H
-    pair = tl.load(order + place, mask=live, other=0).to(tl.int64)
+    pair = place.to(tl.int64)
+    if not ALONE:
+        pair = tl.load(order + place, mask=live, other=0).to(tl.int64)
     at = parts + pair[:, None] * H + col[None, :]
     tl.store(at, out.to(parts.dtype.element_ty), mask=live[:, None] & (col < H)[None, :])
 
@@ -188,15 +204,17 @@ def tiles(pairs: int, experts: int, itemsize: int, large: bool) -> tuple[Tile, T
     each = pairs / experts
     if itemsize > 2:
         return Tile(16, 32, 32, 4, 2), Tile(16, 32, 32, 4, 2)
+    if pairs <= 16:
+        return Tile(16, 32, 64, 2, 6), Tile(16, 64, 64, 2, 6)
     if each <= 12:
-        return Tile(16, 32, 128, 4, 4), Tile(16, 128, 64, 4, 4)
+        return Tile(16, 64, 64, 4, 4), Tile(16, 64, 128, 4, 4)
     if each <= 24:
         return Tile(32, 64, 64, 4, 4), Tile(32, 128, 64, 4, 4)
     if not large:
         return Tile(64, 64, 32, 4, 4), Tile(64, 128, 32, 4, 4)
     if each <= 64:
         return Tile(64, 64, 64, 4, 4), Tile(64, 128, 64, 4, 4)
-    return Tile(128, 128, 64, 8, 4), Tile(128, 128, 64, 8, 4)
+    return Tile(128, 128, 32, 8, 5), Tile(128, 256, 32, 8, 5)
 
 
 def sorted_pairs(empty: Empty, chosen: Tensor, experts: int) -> tuple[Tensor, Tensor]:
@@ -233,13 +251,15 @@ def experts_grouped(
     if not T:
         return y
     first, second = cut or tiles(pairs, E, x.element_size(), roomy(device))
-    order, ends = sorted_pairs(empty, chosen, E)
+    # A token alone needs no sorting: each of its pairs is a tile, and ``chosen`` tells its expert.
+    order, ends = (chosen, chosen) if T == 1 else sorted_pairs(empty, chosen, E)
     hidden = empty((pairs, inner), dtype=x.dtype, device=device)
     parts = empty((pairs, H), dtype=torch.float32 if pairs <= EXACT_PAIRS else x.dtype, device=device)
     numbers = max(16, 1 << (E - 1).bit_length())
 
     def room(tile: Tile, width: int) -> tuple[int]:
-        return ((min(E, pairs) + pairs // tile.rows) * -(-width // tile.cols),)
+        most = pairs if T == 1 else min(E, pairs) + pairs // tile.rows
+        return (most * -(-width // tile.cols),)
 
     _gate_up_kernel[room(first, inner)](
         x,
@@ -257,6 +277,7 @@ def experts_grouped(
         DEPTH=first.depth,
         EXPERTS=numbers,
         EVEN=H % first.depth == 0 and inner % first.cols == 0,
+        ALONE=T == 1,
         num_warps=first.warps,
         num_stages=first.stages,
     )
@@ -274,6 +295,7 @@ def experts_grouped(
         DEPTH=second.depth,
         EXPERTS=numbers,
         EVEN=inner % second.depth == 0 and H % second.cols == 0,
+        ALONE=T == 1,
         num_warps=second.warps,
         num_stages=second.stages,
     )

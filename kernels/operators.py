@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from zellige.kernels import (
     experts,
+    experts_int4,
     gelu_tanh,
     greedy,
     paged_attention_blocks,
@@ -29,5 +30,6 @@ OPERATORS: tuple[Operator, ...] = (
     vision_attention.OPERATOR,
     paged_attention_blocks.OPERATOR,
     experts.OPERATOR,
+    experts_int4.OPERATOR,
     quant_matmul.OPERATOR,
 )

@@ -15,6 +15,7 @@ Both keep a running maximum m, sum l and weighted sum of values o, in float32 an
 from __future__ import annotations
 
 import math
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -377,15 +378,15 @@ def _inputs(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) ->
         news.append(new)
     needed = [-(-n // P) for n in lengths]
     # Every sequence's blocks lie apart from one another and in falling order; one block belongs to nobody.
-    B, S = sum(needed) + 1, len(lengths)
-    tables = [[0] * max(needed) for _ in range(S)]
+    B, S, wide = sum(needed) + 1, len(lengths), max(needed)
+    tables = [[0] * wide for _ in range(S)]
     at = B
-    for b in range(max(needed)):
+    for b in range(wide):
         for s in range(S):
             if b < needed[s]:
                 at -= 1
                 tables[s][b] = at
-    starts = [sum(news[:s]) for s in range(S + 1)]
+    starts = [0, *accumulate(news)]
     slots = [tables[s][p // P] * P + p % P for s in range(S) for p in range(lengths[s] - news[s], lengths[s])]
     T = starts[-1]
     q, kv = noise((T, A + G, D), dtype, device)[:, :A], noise((T, 2, G, D), dtype, device)

@@ -166,40 +166,33 @@ def _nibble(p, J: tl.constexpr, kind: tl.constexpr):  # type: ignore[no-untyped-
 
 
 @jit
-def _matmul_kernel(  # type: ignore[no-untyped-def]
-    x,
-    packed,
-    scale,
-    zero,
-    y,
-    M,
-    N,
+def tile_product(  # type: ignore[no-untyped-def]
+    rows,
+    inputs,
+    scales,
+    zeros,
+    live_outputs,
+    live_rows,
     words,
     groups,
-    x_row,
+    kind: tl.constexpr,
     GROUP_WORDS: tl.constexpr,
     ROWS: tl.constexpr,
     OUTPUTS: tl.constexpr,
     ZERO: tl.constexpr,
 ):
-    """A step takes 16 words, 128 inputs. The weights are the left side of the product, straight from registers."""
-    row_tiles = tl.cdiv(M, ROWS)
-    pid = tl.program_id(0)
-    m = (pid % row_tiles) * ROWS + tl.arange(0, ROWS)
-    n = (pid // row_tiles) * OUTPUTS + tl.arange(0, OUTPUTS)
+    """(OUTPUTS, ROWS) float32 of ``rows`` (OUTPUTS, 16) and ``inputs`` (ROWS, 128), where the first step reads them.
+
+    A step takes 16 words, 128 inputs. The weights are the left side of the product, straight from registers.
+    """
     word = tl.arange(0, 16)
     input_ = tl.arange(0, 128)
-    rows = packed + n.to(tl.int64)[:, None] * words + word[None, :]
-    inputs = x + m.to(tl.int64)[:, None] * x_row + input_[None, :]
-    scales = scale + n.to(tl.int64) * groups
-    zeros = zero + n.to(tl.int64) * groups
-    kind = x.dtype.element_ty
     base = 128.0 if kind == tl.bfloat16 else (1024.0 if kind == tl.float16 else 0.0)
     total = tl.zeros([OUTPUTS, ROWS], dtype=tl.float32)
     nothing = tl.zeros([OUTPUTS, ROWS], dtype=tl.float32)
     for at in range(0, words, 16):
-        p = tl.load(rows + at, mask=(n < N)[:, None] & (at + word < words)[None, :], other=0)
-        xs = tl.load(inputs + at * 8, mask=(m < M)[:, None] & (at * 8 + input_ < words * 8)[None, :], other=0.0)
+        p = tl.load(rows + at, mask=live_outputs[:, None] & (at + word < words)[None, :], other=0)
+        xs = tl.load(inputs + at * 8, mask=live_rows[:, None] & (at * 8 + input_ < words * 8)[None, :], other=0.0)
         x0, x1, x2, x3, x4, x5, x6, x7 = _split_eight(xs, ROWS, 16)
         for part in tl.static_range(16 // GROUP_WORDS):
             mine = word // GROUP_WORDS == part
@@ -218,12 +211,51 @@ def _matmul_kernel(  # type: ignore[no-untyped-def]
             if GROUP_WORDS < 16:
                 of_group = tl.where((input_ // (8 * GROUP_WORDS) == part)[None, :], of_group, 0.0)
             x_sum = tl.sum(of_group, axis=1)
-            s = tl.load(scales + g, mask=n < N, other=0.0).to(tl.float32)
+            s = tl.load(scales + g, mask=live_outputs, other=0.0).to(tl.float32)
             if ZERO:
-                z = tl.load(zeros + g, mask=n < N, other=8).to(tl.float32) + base
+                z = tl.load(zeros + g, mask=live_outputs, other=8).to(tl.float32) + base
                 total += s[:, None] * (q - z[:, None] * x_sum[None, :])
             else:
                 total += s[:, None] * (q - (base + 8.0) * x_sum[None, :])
+    return total
+
+
+@jit
+def _matmul_kernel(  # type: ignore[no-untyped-def]
+    x,
+    packed,
+    scale,
+    zero,
+    y,
+    M,
+    N,
+    words,
+    groups,
+    x_row,
+    GROUP_WORDS: tl.constexpr,
+    ROWS: tl.constexpr,
+    OUTPUTS: tl.constexpr,
+    ZERO: tl.constexpr,
+):
+    row_tiles = tl.cdiv(M, ROWS)
+    pid = tl.program_id(0)
+    m = (pid % row_tiles) * ROWS + tl.arange(0, ROWS)
+    n = (pid // row_tiles) * OUTPUTS + tl.arange(0, OUTPUTS)
+    total = tile_product(
+        packed + n.to(tl.int64)[:, None] * words + tl.arange(0, 16)[None, :],
+        x + m.to(tl.int64)[:, None] * x_row + tl.arange(0, 128)[None, :],
+        scale + n.to(tl.int64) * groups,
+        zero + n.to(tl.int64) * groups,
+        n < N,
+        m < M,
+        words,
+        groups,
+        x.dtype.element_ty,
+        GROUP_WORDS,
+        ROWS,
+        OUTPUTS,
+        ZERO,
+    )
     at = y + m.to(tl.int64)[None, :] * N + n[:, None]
     tl.store(at, total.to(y.dtype.element_ty), mask=(m < M)[None, :] & (n < N)[:, None])
 

@@ -8,7 +8,8 @@ running maximum m, sum l and weighted sum of values o in float32 and base 2 (sco
 
     m' = max(m, max_j z[j]);  l' = l·2^(m−m') + Σ_j 2^(z[j]−m');  o' = o·2^(m−m') + Σ_j 2^(z[j]−m')·v[j]
 
-Head sizes 72 and 80 are taken as 64 + 16 columns: a tile of 128 would cost half as much again.
+Head sizes 72 and 80 are taken as 64 + 16 columns: a tile of 128 would cost half as much again. On a GPU q, k and v have
+that width W, with zeros behind D (``vision_qkv_rope`` makes them so): every load is of a whole tile.
 """
 
 from __future__ import annotations
@@ -28,13 +29,15 @@ from zellige.kernels.dot import dot
 from zellige.kernels.meter import METER
 from zellige.kernels.target import roomy
 from zellige.kernels.tritonic import jit, tl
+from zellige.kernels.vision_qkv_rope import widened
 
 #: Query rows a piece in the reference; a score buffer holds one piece and is addressed within the piece.
 PIECE_ROWS = 1024
 
 
-def vision_attention_reference(q: Tensor, k: Tensor, v: Tensor, bounds: Sequence[int]) -> Tensor:
-    """The formula in pieces of query rows, in float32."""
+def vision_attention_reference(q: Tensor, k: Tensor, v: Tensor, bounds: Sequence[int], size: int) -> Tensor:
+    """The formula in pieces of query rows, in float32, over the first ``size`` columns."""
+    q, k, v = (x[..., :size] for x in (q, k, v))
     out = torch.empty_like(q, memory_format=torch.contiguous_format)
     for begin, end in pairwise(bounds):
         kh, vh = k[begin:end].float().transpose(0, 1), v[begin:end].float().transpose(0, 1)
@@ -62,7 +65,6 @@ def _keys(  # type: ignore[no-untyped-def]
     scale,
     MAIN: tl.constexpr,
     REST: tl.constexpr,
-    D: tl.constexpr,
     MASK: tl.constexpr,
 ):
     """One tile of keys more; where MASK, only the first ``left`` of its rows are of this image."""
@@ -70,18 +72,18 @@ def _keys(  # type: ignore[no-untyped-def]
     k_at = k + row[None, :] * k_row
     v_at = v + row[:, None] * v_row
     here = row < left
-    if MASK or MAIN > D:
-        kt = tl.load(k_at + dim[:, None], mask=here[None, :] & (dim < D)[:, None], other=0.0)
-        vt = tl.load(v_at + dim[None, :], mask=here[:, None] & (dim < D)[None, :], other=0.0)
+    if MASK:
+        kt = tl.load(k_at + dim[:, None], mask=here[None, :], other=0.0)
+        vt = tl.load(v_at + dim[None, :], mask=here[:, None], other=0.0)
     else:
         kt = tl.load(k_at + dim[:, None])
         vt = tl.load(v_at + dim[None, :])
     z = dot(q, kt, tl.zeros([q.shape[0], row.shape[0]], dtype=tl.float32))
     if REST:
         rest = MAIN + tl.arange(0, REST)
-        if MASK or MAIN + REST > D:
-            kr = tl.load(k_at + rest[:, None], mask=here[None, :] & (rest < D)[:, None], other=0.0)
-            vr = tl.load(v_at + rest[None, :], mask=here[:, None] & (rest < D)[None, :], other=0.0)
+        if MASK:
+            kr = tl.load(k_at + rest[:, None], mask=here[None, :], other=0.0)
+            vr = tl.load(v_at + rest[None, :], mask=here[:, None], other=0.0)
         else:
             kr = tl.load(k_at + rest[:, None])
             vr = tl.load(v_at + rest[None, :])
@@ -126,30 +128,30 @@ def _attention_kernel(  # type: ignore[no-untyped-def]
     row = first.to(tl.int64) + tl.arange(0, ROWS)
     live = row < end
     dim = tl.arange(0, MAIN)
-    at = q + row[:, None] * q_row + head * D
-    q_main = tl.load(at + dim[None, :], mask=live[:, None] & (dim < D)[None, :], other=0.0)
+    at = q + row[:, None] * q_row + head * (MAIN + REST)
+    q_main = tl.load(at + dim[None, :], mask=live[:, None], other=0.0)
     o = tl.zeros([ROWS, MAIN], dtype=tl.float32)
     q_rest, o_rest = q_main, o
     if REST:
         rest = MAIN + tl.arange(0, REST)
-        q_rest = tl.load(at + rest[None, :], mask=live[:, None] & (rest < D)[None, :], other=0.0)
+        q_rest = tl.load(at + rest[None, :], mask=live[:, None], other=0.0)
         o_rest = tl.zeros([ROWS, REST], dtype=tl.float32)
     m = tl.full([ROWS], float("-inf"), dtype=tl.float32)
     total = tl.zeros([ROWS], dtype=tl.float32)
     key = tl.arange(0, KEYS)
-    keys = k + begin.to(tl.int64) * k_row + head * D
-    values = v + begin.to(tl.int64) * v_row + head * D
+    keys = k + begin.to(tl.int64) * k_row + head * (MAIN + REST)
+    values = v + begin.to(tl.int64) * v_row + head * (MAIN + REST)
     whole = (end - begin) // KEYS * KEYS
     for _ in range(0, whole, KEYS):
         m, total, o, o_rest = _keys(
-            q_main, q_rest, keys, values, k_row, v_row, key, KEYS, m, total, o, o_rest, scale, MAIN, REST, D, False
+            q_main, q_rest, keys, values, k_row, v_row, key, KEYS, m, total, o, o_rest, scale, MAIN, REST, False
         )
         keys += KEYS * k_row
         values += KEYS * v_row
     left = end - begin - whole
     if left > 0:
         m, total, o, o_rest = _keys(
-            q_main, q_rest, keys, values, k_row, v_row, key, left, m, total, o, o_rest, scale, MAIN, REST, D, True
+            q_main, q_rest, keys, values, k_row, v_row, key, left, m, total, o, o_rest, scale, MAIN, REST, True
         )
     at = out + row[:, None] * (A * D) + head * D
     share = (1.0 / total)[:, None]
@@ -185,16 +187,17 @@ def _tile_table(bounds: tuple[int, ...], rows: int, device: torch.device) -> Ten
     return torch.tensor(table, dtype=torch.int32).view(-1, 3).to(device)
 
 
-def _run(empty: Empty, q: Tensor, k: Tensor, v: Tensor, bounds: Sequence[int], sizes: Cut | None = None) -> Tensor:
-    N, A, D = q.shape
+def _run(
+    empty: Empty, q: Tensor, k: Tensor, v: Tensor, bounds: Sequence[int], D: int, sizes: Cut | None = None
+) -> Tensor:
+    N, A, width = q.shape
     out = empty((N, A * D), dtype=q.dtype, device=q.device)
     if not N:
         return out
-    q, k, v = (x if x.stride()[1:] == (D, 1) else x.contiguous() for x in (q, k, v))
+    q, k, v = (x if x.stride()[1:] == (width, 1) else x.contiguous() for x in (q, k, v))
     sizes = sizes or cut(D, q.element_size(), roomy(q.device))
     table = _tile_table(tuple(bounds), sizes.rows, q.device)
-    main = max(16, 1 << (D.bit_length() - 1))
-    rest = 0 if main >= D else max(16, 1 << (D - main - 1).bit_length())
+    main, rest = widened(D)
     _attention_kernel[(table.shape[0] * A,)](
         q,
         k,
@@ -220,14 +223,16 @@ def _run(empty: Empty, q: Tensor, k: Tensor, v: Tensor, bounds: Sequence[int], s
 
 def _inputs(
     shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
-) -> tuple[Tensor, Tensor, Tensor, tuple[int, ...]]:
+) -> tuple[Tensor, Tensor, Tensor, tuple[int, ...], int]:
     """``shape``: patches of the first image, heads, head size, then the patches of further images."""
     first, A, D, *more = shape
     bounds = [0]
     for n in (first, *more):
         bounds.append(bounds[-1] + n)
-    q, k, v = noise((bounds[-1], 3, A, D), dtype, device).unbind(1)
-    return q, k, v, tuple(bounds)
+    wide = noise((bounds[-1], 3, A, sum(widened(D))), dtype, device)
+    wide[..., D:] = 0
+    q, k, v = wide.unbind(1)
+    return q, k, v, tuple(bounds), D
 
 
 OPERATOR = Operator(
@@ -263,17 +268,18 @@ OPERATOR = Operator(
 )
 
 
-def vision_attention(q: Tensor, k: Tensor, v: Tensor, bounds: Sequence[int]) -> Tensor:
-    """``q``, ``k``, ``v`` (N, A, D) to (N, A·D)."""
-    if not (q.shape == k.shape == v.shape) or bounds[0] != 0 or bounds[-1] != q.shape[0]:
+def vision_attention(q: Tensor, k: Tensor, v: Tensor, bounds: Sequence[int], size: int) -> Tensor:
+    """``q``, ``k``, ``v`` (N, A, W) to (N, A·D) for heads of ``size`` D; on a GPU W is as ``widened`` says."""
+    N, A, width = q.shape
+    fits = width == sum(widened(size)) if q.is_cuda else width >= size
+    if not (q.shape == k.shape == v.shape) or bounds[0] != 0 or bounds[-1] != N or not fits:
         raise ValueError(f"vision_attention: q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}, {bounds}")
-    N, A, D = q.shape
     if q.is_cuda:
-        out: Tensor = METER.launch(OPERATOR, (N, A, D), 4 * q.nbytes, q, k, v, tuple(bounds))
+        out: Tensor = METER.launch(OPERATOR, (N, A, size), 4 * q.nbytes, q, k, v, tuple(bounds), size)
         return out
     METER.count(OPERATOR)
     parts = []
     for begin, end in pairwise(bounds):
-        qh, kh, vh = (x[begin:end].transpose(0, 1).unsqueeze(0) for x in (q, k, v))
+        qh, kh, vh = (x[begin:end, :, :size].transpose(0, 1).unsqueeze(0) for x in (q, k, v))
         parts.append(F.scaled_dot_product_attention(qh, kh, vh)[0].transpose(0, 1))
     return (parts[0] if len(parts) == 1 else torch.cat(parts)).reshape(N, -1)

@@ -4,6 +4,9 @@
 
 N patches, A heads, D head size. ``cos`` and ``sin`` (N, D/2) hold the row's angles, then the column's (2-D rotary), in
 float32 whatever the dtype of ``qkv`` (N, 3·A·D): bfloat16 angles collapse neighbouring positions.
+
+On a GPU each head is followed by zeros up to a width W of two powers of two (``widened``): attention then reads whole
+tiles without asking which columns are there, which saves it a quarter of its time where D = 72.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from zellige.kernels.contract import ROUNDED_ONCE, Empty, Operator, noise
@@ -43,9 +47,15 @@ def vision_qkv_rope_reference(qkv: Tensor, cos: Tensor, sin: Tensor, heads: int)
     return turned(q), turned(k), v
 
 
-def _turned_reference(qkv: Tensor, cos: Tensor, sin: Tensor, heads: int) -> Tensor:
-    q, k, _ = vision_qkv_rope_reference(qkv, cos, sin, heads)
-    return torch.stack((q, k), dim=1)
+def widened(size: int) -> tuple[int, int]:
+    """Columns of a head's tile: the largest power of two in ``size``, and what the rest takes (0: nothing is left)."""
+    main = max(16, 1 << (size.bit_length() - 1))
+    return main, 0 if main >= size else max(16, power_of_two(size - main))
+
+
+def _wide_reference(qkv: Tensor, cos: Tensor, sin: Tensor, heads: int) -> Tensor:
+    q, k, v = vision_qkv_rope_reference(qkv, cos, sin, heads)
+    return F.pad(torch.stack((q, k, v), dim=1), (0, sum(widened(q.shape[2])) - q.shape[2]))
 
 
 @jit
@@ -56,33 +66,40 @@ def _vision_qkv_rope_kernel(  # type: ignore[no-untyped-def]
     out,
     qkv_stride,
     rows,
-    TURNED: tl.constexpr,
+    HEADS: tl.constexpr,
     HALF: tl.constexpr,
+    WIDTH: tl.constexpr,
     ROWS: tl.constexpr,
     COLS: tl.constexpr,
 ):
-    """A row is one head of one patch: TURNED = 2·A of them a patch, queries first. Each pair (a, b) has one owner."""
+    """A row is one head of one patch: HEADS = 3·A of them a patch, queries first; the values are not turned."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
     col = tl.arange(0, COLS)[None, :]
     inside = (row < rows) & (col < HALF)
-    patch, head = row // TURNED, row % TURNED
+    patch, head = row // HEADS, row % HEADS
+    turned = inside & (head < HEADS // 3 * 2)
     at = qkv + patch * qkv_stride + head * (2 * HALF) + col
     a = tl.load(at, mask=inside, other=0.0).to(tl.float32)
     b = tl.load(at + HALF, mask=inside, other=0.0).to(tl.float32)
-    c = tl.load(cos + patch * HALF + col, mask=inside, other=0.0)
-    s = tl.load(sin + patch * HALF + col, mask=inside, other=0.0)
-    to = out + row * (2 * HALF) + col
-    tl.store(to, (a * c - b * s).to(out.dtype.element_ty), mask=inside)
-    tl.store(to + HALF, (b * c + a * s).to(out.dtype.element_ty), mask=inside)
+    c = tl.load(cos + patch * HALF + col, mask=turned, other=1.0)
+    s = tl.load(sin + patch * HALF + col, mask=turned, other=0.0)
+    to = out + row * WIDTH + col
+    tl.store(to, tl.where(turned, a * c - b * s, a).to(out.dtype.element_ty), mask=inside)
+    tl.store(to + HALF, tl.where(turned, b * c + a * s, b).to(out.dtype.element_ty), mask=inside)
+    if WIDTH > 2 * HALF:
+        zero = tl.zeros([ROWS, COLS], dtype=out.dtype.element_ty)
+        for at_col in tl.static_range(2 * HALF, WIDTH, COLS):
+            tl.store(out + row * WIDTH + at_col + col, zero, mask=(row < rows) & (at_col + col < WIDTH))
 
 
 def _run(empty: Empty, qkv: Tensor, cos: Tensor, sin: Tensor, heads: int) -> Tensor:
     N, half = cos.shape
     flat = rows_of(qkv)
-    out = empty((N, 2, heads, 2 * half), dtype=qkv.dtype, device=qkv.device)
+    width = sum(widened(2 * half))
+    out = empty((N, 3, heads, width), dtype=qkv.dtype, device=qkv.device)
     cols = power_of_two(half)
     tile_rows = max(1, TILE // cols)
-    rows = N * 2 * heads
+    rows = N * 3 * heads
     if rows:
         _vision_qkv_rope_kernel[(-(-rows // tile_rows),)](
             flat,
@@ -91,8 +108,9 @@ def _run(empty: Empty, qkv: Tensor, cos: Tensor, sin: Tensor, heads: int) -> Ten
             out,
             flat.stride(0),
             rows,
-            TURNED=2 * heads,
+            HEADS=3 * heads,
             HALF=half,
+            WIDTH=width,
             ROWS=tile_rows,
             COLS=cols,
             num_warps=warps(tile_rows * cols),
@@ -114,7 +132,7 @@ def _inputs(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) ->
 OPERATOR = Operator(
     name="vision_qkv_rope",
     run=_run,
-    reference=_turned_reference,
+    reference=_wide_reference,
     inputs=_inputs,
     edges=((1, 1, 4), (2, 3, 64), (3, 16, 72), (5, 2, 80), (33, 1, 72), (0, 2, 64)),
     large=tuple((n, 16, size) for n in (1, 3, 1499, 3535, 3536, 8547, 16384) for size in (64, 72, 80)),
@@ -123,16 +141,16 @@ OPERATOR = Operator(
 
 
 def vision_qkv_rope(qkv: Tensor, cos: Tensor, sin: Tensor, heads: int) -> tuple[Tensor, Tensor, Tensor]:
-    """``qkv`` (N, 3·A·D) to q, k, v, each (N, A, D); v, and on a GPU q and k, are views of something wider."""
+    """``qkv`` (N, 3·A·D) to q, k, v, each (N, A, D), on a GPU (N, A, W) with zeros behind D; all may be views."""
     N, width = qkv.shape
     if width % (3 * heads) or cos.shape != (N, width // (6 * heads)) or sin.shape != cos.shape:
         raise ValueError(f"vision_qkv_rope: qkv {tuple(qkv.shape)}, {heads} heads, angles {tuple(cos.shape)}")
     parts = qkv.view(N, 3, heads, width // (3 * heads))
     if qkv.is_cuda:
-        turned = METER.launch(
-            OPERATOR, (N, heads, parts.shape[3]), qkv.nbytes * 4 // 3 + 2 * cos.nbytes, qkv, cos, sin, heads
-        )
-        return turned[:, 0], turned[:, 1], parts[:, 2]
+        wide = sum(widened(parts.shape[3])) / parts.shape[3]
+        moved = int(qkv.nbytes * (1 + wide)) + 2 * cos.nbytes
+        whole = METER.launch(OPERATOR, (N, heads, parts.shape[3]), moved, qkv, cos, sin, heads)
+        return whole[:, 0], whole[:, 1], whole[:, 2]
     METER.count(OPERATOR)
     turned = rotate(parts[:, :2], cos[:, None, None], sin[:, None, None])
     return turned[:, 0], turned[:, 1], parts[:, 2]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from zellige.engine.checkpoint import Weights
-from zellige.engine.layers.projection import Projection
+from zellige.engine.layers.projection import Product, product
 from zellige.kernels.paged_attention import PagedLayout, paged_attention
 from zellige.kernels.text_qkv_rope import text_qkv_rope
 
@@ -17,8 +17,8 @@ from zellige.kernels.text_qkv_rope import text_qkv_rope
 class GroupedQueryAttention:
     """A query heads share G key heads. The three projections lie in one; ``qk_norm`` (A + G, D) is a row a head."""
 
-    qkv: Projection
-    out: Projection
+    qkv: Product
+    out: Product
     qk_norm: Tensor
     heads: int
     eps: float
@@ -32,8 +32,8 @@ class GroupedQueryAttention:
         out_bias = (w.take(f"{name}.o_proj.bias", hidden),) if bias else ()
         q_norm, k_norm = w.take(f"{name}.q_norm.weight", head_dim), w.take(f"{name}.k_norm.weight", head_dim)
         return cls(
-            qkv=Projection.of(*(w.take(f"{name}.{p}_proj.weight", n, hidden) for p, n in sizes.items()), biases=biases),
-            out=Projection.of(w.take(f"{name}.o_proj.weight", hidden, heads * head_dim), biases=out_bias),
+            qkv=product(*(w.matrix(f"{name}.{p}_proj", n, hidden) for p, n in sizes.items()), biases=biases),
+            out=product(w.matrix(f"{name}.o_proj", hidden, heads * head_dim), biases=out_bias),
             qk_norm=torch.cat((q_norm.expand(heads, -1), k_norm.expand(kv_heads, -1))),
             heads=heads,
             eps=eps,

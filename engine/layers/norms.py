@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from zellige.engine.checkpoint import Weights
-from zellige.kernels.rms_norm import rms_norm
+from zellige.kernels.rms_norm import add_rms_norm, rms_norm
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,6 +24,10 @@ class RMSNorm:
 
     def __call__(self, x: Tensor) -> Tensor:
         return rms_norm(x, self.weight, self.eps)
+
+    def after(self, x: Tensor, more: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The norm of ``x + more``, and that sum, in one pass over them; ``more`` None stands for nothing."""
+        return (self(x), x) if more is None else add_rms_norm(x, more, self.weight, self.eps)
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +54,7 @@ class Linear:
 
     @classmethod
     def load(cls, w: Weights, name: str, out: int, into: int, *, bias: bool) -> Linear:
-        return cls(w.take(f"{name}.weight", out, into), w.take(f"{name}.bias", out) if bias else None)
+        return cls(w.dense(name, out, into), w.take(f"{name}.bias", out) if bias else None)
 
     def __call__(self, x: Tensor) -> Tensor:
         return F.linear(x, self.weight, self.bias)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import accumulate
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +18,7 @@ from torch import Tensor
 from zellige.engine.checkpoint import Weights
 from zellige.engine.layers.norms import LayerNorm, Linear
 from zellige.engine.layers.rotary import AxialRope
+from zellige.engine.layers.watch import Watch, unwatched
 from zellige.kernels.gelu_tanh import gelu_tanh
 from zellige.kernels.vision_attention import vision_attention
 from zellige.kernels.vision_qkv_rope import vision_qkv_rope
@@ -68,7 +70,7 @@ class Block:
 
     def __call__(self, x: Tensor, cos: Tensor, sin: Tensor, bounds: Sequence[int]) -> Tensor:
         q, k, v = vision_qkv_rope(self.qkv(self.norm1(x)), cos, sin, self.heads)
-        x = x + self.proj(vision_attention(q, k, v, bounds))
+        x = x + self.proj(vision_attention(q, k, v, bounds, 2 * cos.shape[1]))
         # On a CPU in pieces: the wide middle (rows, inner) stays in the cache between its two products.
         pieces = x.split(len(x) if x.is_cuda else CPU_ROWS)
         return x + torch.cat([self.fc2(gelu_tanh(self.fc1(self.norm2(piece)))) for piece in pieces])
@@ -128,23 +130,29 @@ class VisionTower:
         self._rope = AxialRope(c.hidden // c.heads, c.theta, w.device)
         self._grid = lru_cache(maxsize=256)(self._make_grid)
 
-    def __call__(self, patches: Tensor, sizes: Sequence[tuple[int, int]]) -> tuple[Tensor, list[Tensor]]:
+    def __call__(
+        self, patches: Tensor, sizes: Sequence[tuple[int, int]], watch: Watch = unwatched
+    ) -> tuple[Tensor, list[Tensor]]:
         """``patches`` (N, 3·patch²) normalised, of images whose (rows, columns) of patches are ``sizes``."""
-        grids = [self._grid(rows, columns) for rows, columns in sizes]
-        bounds = [0]
-        for rows, columns in sizes:
-            bounds.append(bounds[-1] + rows * columns)
-        cos, sin = torch.cat([g.cos for g in grids]), torch.cat([g.sin for g in grids])
-        taps, shares = torch.cat([g.taps for g in grids]), torch.cat([g.shares for g in grids])
-
-        x = F.linear(patches.to(self.patch_weight.dtype), self.patch_weight, self.patch_bias)
-        x = x + (self.positions[taps] * shares.unsqueeze(-1)).sum(1).to(x.dtype)
+        x, cos, sin, bounds = self.placed(patches, sizes)
+        x = watch("patch embedding", x)
         seen = []
         for i, block in enumerate(self.blocks):
-            x = block(x, cos, sin, bounds)
+            x = watch(f"vision block {i}", block(x, cos, sin, bounds))
             if i in self.deepstack:
-                seen.append(self.deepstack[i](x))
-        return self.merger(x), seen
+                seen.append(watch(f"deepstack of block {i}", self.deepstack[i](x)))
+        return watch("vision merger", self.merger(x)), seen
+
+    def placed(
+        self, patches: Tensor, sizes: Sequence[tuple[int, int]]
+    ) -> tuple[Tensor, Tensor, Tensor, tuple[int, ...]]:
+        """What the first block gets: (N, C) with positions added, cosines, sines, and where each image begins."""
+        grids = [self._grid(rows, columns) for rows, columns in sizes]
+        bounds = (0, *accumulate(rows * columns for rows, columns in sizes))
+        cos, sin = torch.cat([g.cos for g in grids]), torch.cat([g.sin for g in grids])
+        taps, shares = torch.cat([g.taps for g in grids]), torch.cat([g.shares for g in grids])
+        x = F.linear(patches.to(self.patch_weight.dtype), self.patch_weight, self.patch_bias)
+        return x + (self.positions[taps] * shares.unsqueeze(-1)).sum(1).to(x.dtype), cos, sin, bounds
 
     def _make_grid(self, rows: int, columns: int) -> Grid:
         device = self.positions.device

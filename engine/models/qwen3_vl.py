@@ -18,9 +18,10 @@ from zellige.engine.checkpoint import CheckpointError, Weights
 from zellige.engine.layers.attention import GroupedQueryAttention
 from zellige.engine.layers.experts import FeedForward, GatedMLP, MixtureOfExperts
 from zellige.engine.layers.norms import RMSNorm
-from zellige.engine.layers.projection import Projection
+from zellige.engine.layers.projection import Product, Projection, product
 from zellige.engine.layers.rotary import MRope
 from zellige.engine.layers.vision import VisionConfig, VisionTower
+from zellige.engine.layers.watch import Watch, unwatched
 from zellige.engine.models.batch import ForwardBatch
 
 #: config.json's model_type → whether its decoder layers may hold experts.
@@ -167,33 +168,47 @@ class Qwen3VL:
         self.layers = [DecoderLayer.load(w, f"model.language_model.layers.{i}", text, i) for i in range(text.layers)]
         self.norm = RMSNorm.load(w, "model.language_model.norm", text.hidden, text.eps)
         if text.tied:
-            self.head = Projection.of(self.embed)
+            self.head: Product = product(self.embed)
             w.ignore("lm_head.weight")
         else:
-            self.head = Projection.of(w.take("lm_head.weight", text.vocab, text.hidden))
-        self._rope = MRope(text.head_dim, text.theta, text.sections, w.device)
+            self.head = product(w.matrix("lm_head", text.vocab, text.hidden))
+        self.rope = MRope(text.head_dim, text.theta, text.sections, w.device)
+
+    @property
+    def capturable(self) -> bool:
+        """Whether a step waits for nothing on the host, so that a graph may hold it."""
+        return all(layer.feed_forward.capturable for layer in self.layers)
 
     def keeps(self) -> list[FullKV]:
         """What each decoder layer keeps of the past."""
         return [FullKV(self.text.kv_heads, self.text.head_dim) for _ in self.layers]
 
-    def see(self, patches: Tensor, sizes: Sequence[tuple[int, int]]) -> list[Tensor]:
+    def see(self, patches: Tensor, sizes: Sequence[tuple[int, int]], watch: Watch = unwatched) -> list[Tensor]:
         """Embeddings of images (n, H) for the decoder's input, then one tensor for each deepstack layer."""
-        merged, deep = self.tower(patches, sizes)
+        merged, deep = self.tower(patches, sizes, watch)
         return [merged, *deep]
 
-    def forward(self, batch: ForwardBatch, caches: Sequence[Tensor]) -> Tensor:
+    def forward(self, batch: ForwardBatch, caches: Sequence[Tensor], watch: Watch = unwatched) -> Tensor:
         """Logits (R, V) of the rows that the batch wants; keys and values go to ``caches``, one a layer."""
         x = F.embedding(batch.tokens, self.embed)  # (T, H)
         if batch.image_rows is not None:
             x.index_copy_(0, batch.image_rows, batch.image_layers[0])
-        cos, sin = self._rope(batch.positions)  # (T, D/2)
+        x = watch("token embedding", x)
+        cos, sin = self.rope(batch.positions)  # (T, D/2)
+        #: What a layer's second half gave and the next norm adds on its way.
+        more: Tensor | None = None
         for i, layer in enumerate(self.layers):
-            x = x + layer.attention(layer.norm1(x), cos, sin, caches[i], batch.layout)
-            x = x + layer.feed_forward(layer.norm2(x))
-            if batch.image_rows is not None and i + 1 < len(batch.image_layers):
-                x.index_add_(0, batch.image_rows, batch.image_layers[i + 1])
-        return self.head(self.norm(x.index_select(0, batch.logit_rows)))
+            normed, x = layer.norm1.after(x, more)
+            normed, x = layer.norm2.after(x, layer.attention(normed, cos, sin, caches[i], batch.layout))
+            more = layer.feed_forward(normed)
+            deep = i + 1 < len(batch.image_layers)
+            if deep or watch is not unwatched:
+                x, more = x + more, None
+                if deep and batch.image_rows is not None:
+                    x.index_add_(0, batch.image_rows, batch.image_layers[i + 1])
+                x = watch(f"decoder layer {i}", x)
+        wanted = [t.index_select(0, batch.logit_rows) for t in (x, more) if t is not None]
+        return watch("logits", self.head(self.norm.after(wanted[0], wanted[1] if more is not None else None)[0]))
 
 
 def load_model(w: Weights, config: dict[str, Any]) -> Qwen3VL:

@@ -14,7 +14,7 @@ from starlette.requests import ClientDisconnect
 
 from zellige.engine.api import EngineError
 from zellige.engine.server.answers import answers_of, events_of
-from zellige.engine.server.body import discard, read_body
+from zellige.engine.server.body import discard
 from zellige.engine.server.chat_page import PAGE, POLICY
 from zellige.engine.server.disconnect import ClientGone, EventStream, unless_gone
 from zellige.engine.server.errors import ApiError, of_engine
@@ -94,7 +94,7 @@ async def _generate(service: Service, http: Request, kind: Kind) -> Response:
             raise
         if key:
             model.metrics.asked_by(key)
-        body = await read_body(http, service.limits)
+        body = await service.bodies.read(http)
         try:
             asked = await unless_gone(http, service.understand(kind, body, run_id, ticket))
             del body
@@ -154,6 +154,8 @@ def _add_error_handlers(app: FastAPI, service: Service) -> None:
 
     @app.exception_handler(ClientDisconnect)
     async def disconnected(_: Request, error: ClientDisconnect) -> Response:
+        if service.why_not_ready is None:
+            service.model().metrics.cancelled()
         return Response(status_code=_CLIENT_CLOSED)
 
     @app.exception_handler(HTTPException)

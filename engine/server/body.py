@@ -15,22 +15,43 @@ _DISCARD_BYTES = 512 << 20
 _DISCARD_S = 10.0
 
 
-async def read_body(http: Request, limits: Limits) -> bytes:
-    """The whole body; raises ApiError 408 or 413, ClientDisconnect when the client goes away first."""
-    body = bytearray()
-    try:
-        async with asyncio.timeout(limits.body_s):
-            async for piece in http.stream():
-                if len(body) + len(piece) > limits.body_bytes:
-                    break
-                body += piece
-            else:
-                return bytes(body)
-    except TimeoutError as error:
-        raise ApiError(408, f"the body did not come within {limits.body_s:g} s", code="timeout") from error
-    del body
-    await discard(http)
-    raise too_large(f"the body is over the limit of {limits.body_bytes >> 20} MiB")
+class BodyReader:
+    """Reads bodies until it is closed: then those that are still on their way are given up."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._deadlines: set[asyncio.Timeout] = set()
+        self._closed = False
+
+    async def read(self, http: Request) -> bytes:
+        """The whole body; raises ApiError 408, 413 or 503, ClientDisconnect when the client goes away first."""
+        body = bytearray()
+        deadline = asyncio.timeout(0 if self._closed else self._limits.body_s)
+        self._deadlines.add(deadline)
+        try:
+            async with deadline:
+                async for piece in http.stream():
+                    if len(body) + len(piece) > self._limits.body_bytes:
+                        break
+                    body += piece
+                else:
+                    return bytes(body)
+        except TimeoutError as error:
+            if self._closed:
+                raise ApiError(503, "the server is shutting down", code="not_ready", retry_after_s=1) from error
+            raise ApiError(408, f"the body did not come within {self._limits.body_s:g} s", code="timeout") from error
+        finally:
+            self._deadlines.discard(deadline)
+        del body
+        await discard(http)
+        raise too_large(f"the body is over the limit of {self._limits.body_bytes >> 20} MiB")
+
+    def close(self) -> None:
+        """Harmless when called again."""
+        self._closed = True
+        for deadline in self._deadlines:
+            if not deadline.expired():
+                deadline.reschedule(asyncio.get_running_loop().time())
 
 
 async def discard(http: Request) -> None:

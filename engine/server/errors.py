@@ -1,4 +1,4 @@
-"""Errors as OpenAI's clients know them. Messages say what is wrong and never repeat what was sent."""
+"""Errors as OpenAI's clients know them. Messages say what is wrong and repeat no text and no image that was sent."""
 
 from __future__ import annotations
 
@@ -7,6 +7,12 @@ from typing import Any
 from pydantic import ValidationError
 
 from zellige.engine.api import EngineError, NonFiniteLogits, RequestRejected
+from zellige.engine.server.schemas import FIELDS
+
+#: In place of a message of pydantic's that quotes what was sent.
+_QUOTED = {"union_tag_invalid": "give a type of content that is known: text or image_url"}
+#: A regex or a schema is quoted around its mistake, however long it is.
+_LONGEST_MESSAGE = 400
 
 
 class ApiError(Exception):
@@ -15,6 +21,7 @@ class ApiError(Exception):
     def __init__(
         self, status: int, message: str, *, code: str | None = None, param: str | None = None, retry_after_s: int = 0
     ) -> None:
+        message = message if len(message) <= _LONGEST_MESSAGE else message[: _LONGEST_MESSAGE - 1] + "…"
         super().__init__(message)
         self.status, self.message, self.code, self.param = status, message, code, param
         self.retry_after_s = retry_after_s
@@ -46,15 +53,15 @@ def of_engine(error: EngineError, *, gone: bool = False) -> ApiError:
 
 
 def of_validation(error: ValidationError) -> ApiError:
-    """The first thing that a body has wrong: where, and what is expected; its value is left out."""
+    """The first thing that a body has wrong: where, by our own names, and what is expected; its value is left out."""
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     where = ""
     previous: int | str | None = None
     for part in first["loc"]:
         if isinstance(part, int):
             where += f"[{part}]"
-        elif part != previous:  # the tag of a union stands before the field of the same name
+        elif part in FIELDS and part != previous:  # a union's tag stands before the field of the same name
             where += f".{part}" if where else part
         previous = part
-    message = first["msg"].removeprefix("Value error, ")
+    message = _QUOTED.get(first["type"], first["msg"].removeprefix("Value error, "))
     return ApiError(400, f"{where}: {message}" if where else message, code="invalid_body", param=where or None)

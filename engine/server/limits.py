@@ -25,6 +25,7 @@ class Limits:
     decoders: int = 4
 
 
-#: SIGTERM to exit takes at most 20 s: answers may end for so long, then they fail, and their senders are told.
-ANSWERS_END_S = 13.0
-CONNECTIONS_END_S = 16.0
+#: SIGTERM to exit takes at most 20 s: answers may end for so long, then they fail, and their senders are told. The rest
+#: is for clients that read slowly, and for the interpreter to end on a busy machine.
+ANSWERS_END_S = 12.0
+CONNECTIONS_END_S = 14.0

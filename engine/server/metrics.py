@@ -43,6 +43,7 @@ class Metrics:
         self._per_token = histogram(
             "request_time_per_output_token_seconds", "Mean over a request's tokens but the first.", _BETWEEN_S
         )
+        self._decoding = histogram("request_decode_time_seconds", "First to the last token.", _WHOLE_S)
         self._whole = histogram("e2e_request_latency_seconds", "Arrival to the last token.", _WHOLE_S)
         self._prompts = histogram("request_prompt_tokens", "Prompt tokens of a request.", _TOKENS)
         self._lengths = histogram("request_generation_tokens", "Generated tokens of a request.", _TOKENS)
@@ -57,6 +58,7 @@ class Metrics:
         self._lengths.observe(usage.completion_tokens)
         self._first.observe(answer.first_token_s)
         self._whole.observe(answer.engine_s)
+        self._decoding.observe(answer.engine_s - answer.first_token_s)
         if usage.completion_tokens > 1:
             self._per_token.observe((answer.engine_s - answer.first_token_s) / (usage.completion_tokens - 1))
 

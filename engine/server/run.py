@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -39,7 +37,8 @@ def serve(
     """Serve until SIGTERM or SIGINT; raises ServeError. ``on_listening`` is told the address.
 
     The port is open before the model is loaded; ``/health`` says so. On a signal no connection is taken any more and
-    answers may end for 13 s; then they fail in words. A second signal lets them fail at once.
+    answers may end for 12 s; then they fail in words. A second signal lets them fail at once. A model that is still
+    being loaded is not waited for: end the process by ``os._exit``, as Python aborts when it exits around that thread.
     """
     try:
         hosts = AllowedHosts(image_hosts)
@@ -65,10 +64,6 @@ def serve(
     server = DrainingServer(config, service)
     on_listening(f"http://{name}:{listener.getsockname()[1]}")
     server.run(sockets=[listener])
-    if service.loading:
-        # Nothing can end a thread in the middle of loading, and Python aborts when it exits around one.
-        sys.stderr.flush()
-        os._exit(0)
     if (problem := service.load_error) is not None:
         raise ServeError(f"the model could not be loaded: {problem or type(problem).__name__}") from problem
 

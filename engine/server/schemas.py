@@ -199,3 +199,11 @@ class CompletionBody(GenerationBody):
     @property
     def prompts(self) -> list[str]:
         return [self.prompt] if isinstance(self.prompt, str) else self.prompt
+
+
+_FORMS = (
+    ImageUrl, TextContent, ImageContent, ChatMessage, JsonSchema, ResponseFormat, StructuredOutputs, StreamOptions,
+    ChatBody, CompletionBody,
+)  # fmt: skip
+#: Every name that a body may have; other keys in it are its sender's own.
+FIELDS = frozenset(field.alias or name for form in _FORMS for name, field in form.model_fields.items())

@@ -25,6 +25,7 @@ from zellige.engine.api import (
     alternatives,
 )
 from zellige.engine.server.admission import Admission, Ticket
+from zellige.engine.server.body import BodyReader
 from zellige.engine.server.errors import ApiError, of_validation
 from zellige.engine.server.fetch import AllowedHosts, Fetcher
 from zellige.engine.server.images import ImageReader, ImageRef
@@ -71,7 +72,7 @@ class Service:
         self, open_engine: Callable[[], ObservedEngine], limits: Limits, hosts: AllowedHosts, keys: KeyRing | None
     ) -> None:
         self._open_engine, self.limits, self._keys = open_engine, limits, keys
-        self.admission = Admission(limits)
+        self.admission, self.bodies = Admission(limits), BodyReader(limits)
         self._images = ImageReader(limits, Fetcher(hosts, limits.image_bytes))
         self._loaded: Loaded | None = None
         self._leaving = False
@@ -87,11 +88,6 @@ class Service:
             return
         self._loaded = Loaded(engine, identity, Metrics(identity.name, engine.stats), int(time.time()))
 
-    @property
-    def loading(self) -> bool:
-        """Whether the thread that loads the model is still at work."""
-        return self._loaded is None and self.load_error is None
-
     def leave(self) -> None:
         """From now on no request is taken; those in hand go on."""
         self._leaving = True
@@ -99,6 +95,7 @@ class Service:
     async def close(self) -> None:
         """End the engine; what is still being answered fails, and is told so. Harmless when called again."""
         self._leaving = True
+        self.bodies.close()
         self._images.close()
         if self._loaded is not None:
             await self._loaded.engine.close()

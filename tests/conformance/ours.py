@@ -15,6 +15,7 @@ from zellige.engine.checkpoint import Checkpoint, Weights
 from zellige.engine.config import EngineConfig
 from zellige.engine.models.qwen3_vl import load_model
 from zellige.engine.processor import Processor
+from zellige.engine.batching import with_images
 from zellige.engine.runner import Runner, _images_in
 from zellige.engine.scheduler import Chunk, Sequence
 
@@ -38,7 +39,11 @@ class Ours:
         config = EngineConfig.load(device, dtype)
         with Weights(checkpoint, config.torch_device, config.torch_dtype) as weights:
             model = load_model(weights, checkpoint.config)
-        self.runner = Runner(model, self.processor.rules, replace(config, cache_bytes=32 << 20, block_tokens=16))
+        self.runner = Runner(
+            model,
+            self.processor.rules,
+            replace(config, cache_bytes=32 << 20, gpu_memory_fraction=None, block_tokens=16),
+        )
 
     @torch.inference_mode()
     def logits(self, turns: list[Turn], cuts: tuple[int, ...] = ()) -> torch.Tensor:
@@ -51,7 +56,8 @@ class Ours:
         edges = [0, *cuts, len(prompt.tokens)]
         for begin, end in pairwise(edges):
             chunk = Chunk(sequence, begin, end - begin)
-            batch = self.runner._batch([chunk], self.runner._encode(_images_in([chunk])))
+            images = self.runner.images.encode(_images_in([chunk]))
+            batch = with_images(self.runner.batch([chunk]), [chunk], images)
             every = replace(batch, logit_rows=torch.arange(end - begin, device=self.runner.device))
             rows.append(self.runner.model.forward(every, self.runner._caches).float().cpu())
             sequence.computed = end

@@ -93,7 +93,7 @@ def test_resized_pixels_equal_the_judges_bit_for_bit(size, shape, saved):
     side = ours.processor.rules.budget.patch
     # They hold each patch twice (two equal frames); we hold one.
     theirs = theirs.view(len(theirs), 3, 2, side, side)[:, :, 0]
-    got = ours.runner._patches(ours.processor.prepare(request(turns)).images[0]).view_as(theirs)
+    got = ours.runner.images.patches(ours.processor.prepare(request(turns)).images[0]).view_as(theirs)
     mean = torch.tensor(reference.images.image_mean).view(3, 1, 1)
     std = torch.tensor(reference.images.image_std).view(3, 1, 1)
 

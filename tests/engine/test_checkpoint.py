@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 
 from zellige.engine import checkpoint as module
 from zellige.engine.checkpoint import Checkpoint, CheckpointError, Habits, Weights
-from zellige.engine.layers.experts import ExpertStore
+from zellige.engine.layers.experts import load_experts
 
 
 def folder(path: Path, tensors: dict[str, torch.Tensor] | None = None) -> Path:
@@ -130,7 +130,7 @@ E, H, INNER = 3, 8, 5
 def experts(path: Path, gate_up: tuple[int, ...], down: tuple[int, ...], hidden: int = H, inner: int = INNER):
     folder(path, {"e.gate_up_proj": torch.randn(gate_up), "e.down_proj": torch.randn(down)})
     with weights(path) as w:
-        return ExpertStore.load(w, "e", E, hidden, inner), w
+        return load_experts(w, "e", E, hidden, inner), w
 
 
 def test_both_layouts_of_experts_load_to_the_same(tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_both_layouts_of_experts_load_to_the_same(tmp_path: Path) -> None:
         path.mkdir()
         folder(path, {"e.gate_up_proj": layout(gate_up), "e.down_proj": layout(down)})
         with weights(path) as w:
-            stores.append(ExpertStore.load(w, "e", E, H, INNER))
+            stores.append(load_experts(w, "e", E, H, INNER))
     for store in stores:
         assert torch.equal(store.gate_up, gate_up)
         assert torch.equal(store.down, down)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 
 import numpy as np
@@ -150,21 +151,21 @@ def test_a_nonfinite_row_fails_alone_and_the_rest_is_bit_identical(model_folder,
         requests = [question(i, max_tokens=20, ignore_eos=True) for i in range(1, 5)]
         want = [(await engine.answer(r)).token_ids for r in requests]
         victim = question(50, max_tokens=20, ignore_eos=True)
-        step, forward = engine._runner.step, engine._runner.model.forward
+        launch, forward = engine._runner.launch, engine._runner.model.forward
         ending = []
 
         def watched(chunks, draws):
             ending[:] = [c.sequence for c in chunks if c.ends_sequence]
-            return step(chunks, draws)
+            return launch(chunks, draws)
 
-        def faulty(batch, caches):
-            logits = forward(batch, caches)
+        def faulty(*args):
+            logits = forward(*args)
             for row, s in enumerate(ending):
                 if s.request_id == victim.request_id and len(s.tokens) - len(s.prompt.tokens) == 7:
                     logits[row, 3] = float("nan")
             return logits
 
-        monkeypatch.setattr(engine._runner, "step", watched)
+        monkeypatch.setattr(engine._runner, "launch", watched)
         monkeypatch.setattr(engine._runner.model, "forward", faulty)
         before = free_blocks(engine)
         got = await asyncio.gather(*map(engine.answer, [*requests, victim]), return_exceptions=True)
@@ -174,6 +175,34 @@ def test_a_nonfinite_row_fails_alone_and_the_rest_is_bit_identical(model_folder,
     assert isinstance(failed, NonFiniteLogits)
     assert [g.token_ids for g in got] == want
     assert returned
+
+
+@pytest.mark.parametrize(
+    ("spoil", "place"),
+    [
+        (lambda model: model.tower.blocks[1].fc2.weight, "vision block 1"),
+        (lambda model: model.tower.merger.fc1.weight, "vision merger"),
+        (lambda model: model.layers[1].norm2.weight, "decoder layer 1"),
+        (lambda model: model.norm.weight, "logits"),
+    ],
+    ids=["tower", "merger", "decoder", "head"],
+)
+def test_the_first_layer_that_is_not_finite_is_named(model_folder, monkeypatch, spoil, place) -> None:
+    async def work(engine: LocalEngine):
+        # Prompts in several pieces: what goes wrong in the first shows in the last, in another layer.
+        monkeypatch.setattr(engine._scheduler, "step_tokens", 8)
+        weight = spoil(engine._runner.model)
+        kept = weight.clone()
+        weight.fill_(math.inf)
+        with pytest.raises(NonFiniteLogits) as failed:
+            await engine.answer(question(1))
+        weight.copy_(kept)
+        engine._runner.images.cache.clear()
+        return str(failed.value), await engine.answer(question(1))
+
+    told, answer = run(model_folder, work)
+    assert told == f"the model's logits held NaN or infinity; the first in: {place}"
+    assert answer.token_ids
 
 
 def test_a_failing_step_fails_its_requests_by_name_and_the_engine_goes_on(model_folder, monkeypatch) -> None:

@@ -345,12 +345,12 @@ def test_a_nonfinite_row_fails_its_request_and_no_other(model_folder, monkeypatc
         requests = [question(i, temperature=temperature, seed=i, ignore_eos=True) for i in range(4)]
         want = [await engine.answer(r) for r in requests]
         victim = question(50, temperature=temperature, seed=50, ignore_eos=True)
-        step, forward = engine._runner.step, engine._runner.model.forward
+        launch, forward = engine._runner.launch, engine._runner.model.forward
         ending: list[Any] = []
 
         def watched(chunks, *rest):
             ending[:] = [c.sequence for c in chunks if c.ends_sequence]
-            return step(chunks, *rest)
+            return launch(chunks, *rest)
 
         def faulty(*args):
             logits = forward(*args)
@@ -359,7 +359,7 @@ def test_a_nonfinite_row_fails_its_request_and_no_other(model_folder, monkeypatc
                     logits[row, where] = bad
             return logits
 
-        monkeypatch.setattr(engine._runner, "step", watched)
+        monkeypatch.setattr(engine._runner, "launch", watched)
         monkeypatch.setattr(engine._runner.model, "forward", faulty)
         again = [replace(r, request_id=f"again {i}") for i, r in enumerate(requests)]
         got = await asyncio.gather(*map(engine.answer, [*again, victim]), return_exceptions=True)

@@ -84,7 +84,7 @@ PLANTS = (
           "twice * v * (1.0 + 0.044715 *", "twice * v * (1.0 + 0.44715 *",
           "tolerance", (3, 7)),
     plant("the second half is turned with the first already turned", "vision_qkv_rope",
-          "(b * c + a * s)", "(b * c + (a * c - b * s) * s)", "tolerance", (3, 16, 72)),
+          "b * c + a * s, b)", "b * c + (a * c - b * s) * s, b)", "tolerance", (3, 16, 72)),
     plant("angles of the head's number instead of the patch's", "vision_qkv_rope",
           "c = tl.load(cos + patch * HALF", "c = tl.load(cos + (head % 2) * HALF", "tolerance", (33, 1, 72)),
     plant("angles in bfloat16", "vision_qkv_rope",

@@ -1,7 +1,8 @@
-"""Compiles what launchers start for a GPU that is not here: ``python ahead_of_time.py ARCH quick|all``.
+"""Compiles what launchers start for GPUs that are not here: ``python ahead_of_time.py quick|all ARCH…``.
 
-Prints one JSON line a kernel. ``quick`` takes the real sizes in bfloat16, and of kernels that differ only in how their
-arguments are aligned the first.
+Prints one JSON line a kernel, and for each ARCH one of a kernel that is made to spill ("control"). ``all`` takes every
+size in every dtype; ``quick`` the real sizes in bfloat16, and of the programs of a kernel that run alike (same warps,
+same depth of pipeline) the one with the largest tile.
 
 The launchers run on meta tensors and each launch is recorded instead of started, so that what is compiled is what would
 be launched: the same block sizes, the same specialisation of arguments. Not to be run in Triton's interpreter.
@@ -9,18 +10,18 @@ be launched: the same block sizes, the same specialisation of arguments. Not to 
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
+import math
 import re
-import subprocess
 import sys
-import tempfile
-from pathlib import Path
 from typing import Any
 
 import torch
 import triton
+from triton import knobs
 from triton.backends.compiler import GPUTarget
-from triton.backends.nvidia.compiler import get_ptxas
 from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 
@@ -38,6 +39,9 @@ TYPES = {
     torch.uint8: "*u8",
     torch.bool: "*i1",
 }
+META = torch.device("meta")
+#: More than a grid may have in y or z.
+MANY_ROWS = 70_000
 OPTIONS = ("num_warps", "num_stages", "num_ctas")
 
 
@@ -63,56 +67,86 @@ def source(kernel: JITFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     return ASTSource(kernel, signature, constants, attributes)
 
 
-def recorded(quick: bool) -> dict[str, dict[str, tuple[ASTSource, dict[str, Any]]]]:
+Kernels = dict[str, tuple[ASTSource, dict[str, Any]]]
+
+
+def recorded(quick: bool) -> dict[str, Kernels]:
     """By operator: the distinct kernels that its launchers start at all its sizes in all its dtypes."""
-    launched: dict[str, tuple[ASTSource, dict[str, Any]]] = {}
+    launched: Kernels = {}
+    wanted = True
 
     def record(kernel: JITFunction, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> None:
         assert len(grid) < 2 or max(grid[1:]) <= 65535, f"{kernel.__name__}: grid {grid}"
         assert 0 < grid[0] < 2**31, f"{kernel.__name__}: grid {grid}"
+        if not wanted:
+            return
         made = source(kernel, args, kwargs)
         options = {k: kwargs[k] for k in OPTIONS if k in kwargs}
         meta = {k: v for k, v in kwargs.items() if k.isupper()}
-        key = repr((kernel.__name__, meta, options, () if quick else (made.signature, made.constants, made.attrs)))
-        launched.setdefault(key, (made, options))
+        if not quick:
+            key = repr((kernel.__name__, meta, options, made.signature, made.constants, made.attrs))
+            launched.setdefault(key, (made, options))
+            return
+        key = repr((kernel.__name__, options))
+        if key not in launched or size_of(made) > size_of(launched[key][0]):
+            launched[key] = made, options
 
     JITFunction.run = record
     found = {}
     for op in OPERATORS:
-        launched = {}
+        launched, wanted = {}, True
         for size in op.large if quick else op.edges + op.large:
             for dtype in op.tolerance if not quick else [torch.bfloat16]:
-                op.run(torch.empty, *op.inputs(size, dtype, torch.device("meta")))
+                op.run(torch.empty, *op.inputs(size, dtype, META))
         found[op.name] = launched
+        # Where a grid counts rows in y or z, this is one too many.
+        wanted = False
+        smallest = min(op.large, key=lambda size: sum(size[1:]))
+        op.run(torch.empty, *op.inputs((MANY_ROWS, *smallest[1:]), torch.bfloat16, META))
     return found
 
 
-def spilled_bytes(ptx: str, arch: int) -> int:
-    """What the assembler says it put into local memory."""
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder, "kernel.ptx")
-        file.write_text(ptx)
-        target = re.findall(r"^\.target (\w+)", ptx, re.MULTILINE)[0]
-        command = [get_ptxas(arch).path, "-v", f"--gpu-name={target}", file, "-o", file.with_suffix(".cubin")]
-        told = subprocess.run(command, check=True, capture_output=True, text=True).stderr
-    return sum(map(int, re.findall(r"(\d+) bytes spill", told)))
+def size_of(made: ASTSource) -> int:
+    """Of two programs that run alike, which is the larger."""
+    return math.prod(v for v in made.constants.values() if isinstance(v, int) and v > 0)
 
 
-def main(arch: int, quick: bool) -> None:
+def compiled(made: ASTSource, options: dict[str, Any], arch: int) -> tuple[int, int]:
+    """Bytes of shared memory that a program takes, and that the assembler says it put into local memory."""
+    log = io.StringIO()
+    with contextlib.redirect_stdout(log):
+        binary = triton.compile(made, target=GPUTarget("cuda", arch, 32), options=options)
+    if told := re.findall(r"(\d+) bytes spill", log.getvalue()):
+        SPILLED[binary.hash] = sum(map(int, told))
+    # The same kernel for another operator is not compiled again, and nothing is told of it.
+    return binary.metadata.shared, SPILLED[binary.hash]
+
+
+#: By hash of a binary.
+SPILLED: dict[str, int] = {}
+
+
+def main(quick: bool, arch: int) -> None:
     target.assumed = divmod(arch, 10)
-    for name, launched in recorded(quick).items():
+    operators = recorded(quick)
+    made, options = max(operators["vision_attention"].values(), key=lambda kernel: kernel[1]["num_warps"])
+    operators["control"] = {"": (made, options | {"maxnreg": 64})}
+    for name, launched in operators.items():
         for made, options in launched.values():
-            compiled = triton.compile(made, target=GPUTarget("cuda", arch, 32), options=options)
+            shared, spilled = compiled(made, options, arch)
             row = {
+                "arch": arch,
                 "operator": name,
                 "kernel": made.name,
                 "constants": {made.fn.arg_names[i[0]]: v for i, v in made.constants.items()},
                 "options": options,
-                "shared_bytes": compiled.metadata.shared,
-                "spilled_bytes": spilled_bytes(compiled.asm["ptx"], arch),
+                "shared_bytes": shared,
+                "spilled_bytes": spilled,
             }
             print(json.dumps(row, default=str), flush=True)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2] == "quick")
+    knobs.nvidia.dump_ptxas_log = True
+    for number in sys.argv[2:]:
+        main(sys.argv[1] == "quick", int(number))

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 
 import pytest
 import torch
 from torch import Tensor
 
-from zellige.kernels import experts, paged_attention_blocks, quant_matmul, vision_attention
+from zellige.kernels import experts, experts_int4, few_rows, paged_attention_blocks, quant_matmul, vision_attention
 from zellige.kernels.contract import Operator
 from zellige.kernels.experts_grouped import COUNTED_PAIRS, sorted_pairs, tiles
 from zellige.kernels.guards import checked
 
 CPU = torch.device("cpu")
-OPERATORS = [m.OPERATOR for m in (experts, paged_attention_blocks, quant_matmul, vision_attention)]
+MODULES = (experts, experts_int4, few_rows, paged_attention_blocks, quant_matmul, vision_attention)
+OPERATORS = [m.OPERATOR for m in MODULES]
 CASES = [pytest.param(op, size, id=f"{op.name}-{'x'.join(map(str, size))}") for op in OPERATORS for size in op.edges]
+
+#: float16 takes the same way through a kernel as bfloat16.
+DTYPES = [torch.float32, torch.bfloat16, *([torch.float16] if os.environ.get("ZELLIGE_TEST_LONG") else [])]
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*encountered in.*:RuntimeWarning")
 
@@ -49,6 +54,16 @@ def experts_truth(x, gate_up, down, weights, chosen):
     return out
 
 
+def experts_int4_truth(x, gate_up, down, weights, chosen):
+    def dense(m):
+        """Expert by expert, (K, N)."""
+        zeros = [None] * len(m.packed) if m.zero is None else m.zero
+        each = zip(m.packed, m.scale, zeros, strict=True)
+        return torch.stack([quant_truth(torch.eye(p.shape[1] * 8), p, s, z, m.group) for p, s, z in each])
+
+    return experts_truth(x, dense(gate_up), dense(down), weights, chosen)
+
+
 def paged_truth(q, k, v, cache, tables, slots, starts, lengths, single):
     """Row by row and head by head, from a copy of the cache."""
     (T, A, D), G, P = q.shape, cache.shape[1], cache.shape[3]
@@ -74,7 +89,8 @@ def quant_truth(x, packed, scale, zero, group):
     return x.double() @ out.T
 
 
-def vision_truth(q, k, v, bounds):
+def vision_truth(q, k, v, bounds, size):
+    q, k, v = (x[..., :size] for x in (q, k, v))
     out = torch.empty(q.shape, dtype=torch.float64)
     for begin, end in itertools.pairwise(bounds):
         for h in range(q.shape[1]):
@@ -85,13 +101,15 @@ def vision_truth(q, k, v, bounds):
 
 TRUTH = {
     "experts": experts_truth,
+    "experts_int4": experts_int4_truth,
     "paged_attention": paged_truth,
     "quant_matmul": quant_truth,
     "vision_attention": vision_truth,
 }
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.long
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(("op", "size"), CASES)
 def test_against_float64(op, size, dtype):
     args = op.inputs(size, dtype, CPU)
@@ -178,12 +196,24 @@ def test_rows_further_apart_than_32_bits_count(op):
 
 
 def test_an_images_neighbour_in_the_batch_is_not_seen():
-    q, k, v, bounds = vision_attention.OPERATOR.inputs((33, 2, 72, 5), torch.float32, CPU)
+    q, k, v, bounds, size = vision_attention.OPERATOR.inputs((33, 2, 72, 5), torch.float32, CPU)
     v = v.clone()
     v[33:] = math.nan
-    out = vision_attention.OPERATOR.run(torch.empty, q, k, v, bounds)
+    out = vision_attention.OPERATOR.run(torch.empty, q, k, v, bounds, size)
     assert out[:33].isfinite().all()
     assert out[33:].isnan().all()
+
+
+@pytest.mark.parametrize(("dtype", "off"), [(torch.float32, 1e-6), (torch.float16, 3e-4), (torch.bfloat16, 2**-9)])
+def test_probabilities_of_a_query_add_up_to_one(dtype, off):
+    """What a block's row sums are told from: values of 1, and the result in float32."""
+    q, k, _, bounds, size = vision_attention.OPERATOR.inputs((65, 1, 72, 5), dtype, CPU)
+
+    def float32(shape, /, *, dtype, device):
+        return torch.empty(shape, dtype=torch.float32, device=device)
+
+    sums = vision_attention.OPERATOR.run(float32, q, k, torch.ones_like(q), bounds, size)
+    assert float((sums - 1).abs().max()) <= off
 
 
 def test_packed_integers_come_back():

@@ -72,13 +72,13 @@ def test_a_cache_past_32_bits():
 
 
 def test_images_whose_rows_pass_32_bits():
-    q, k, v, bounds = vision_attention.OPERATOR.inputs((600, 16, 72, 3), BF16, GPU)
-    want = vision_attention.vision_attention_reference(q, k, v, bounds)
+    q, k, v, bounds, size = vision_attention.OPERATOR.inputs((600, 16, 72, 3), BF16, GPU)
+    want = vision_attention.vision_attention_reference(q, k, v, bounds, size)
     wide = torch.empty(603, 3, 2**21, dtype=BF16, device=GPU)
-    apart = [wide[:, i, : 16 * 72].view(603, 16, 72) for i in range(3)]
+    apart = [wide[:, i, : 16 * 80].view(603, 16, 80) for i in range(3)]
     for to, x in zip(apart, (q, k, v), strict=True):
         to.copy_(x)
-    got = vision_attention.vision_attention(*apart, bounds)
+    got = vision_attention.vision_attention(*apart, bounds, size)
     assert float((got.float() - want.float()).norm() / want.float().norm()) < 8e-3
 
 

@@ -41,7 +41,11 @@ def gelu_tanh(x):
 
 def vision_qkv_rope(qkv, cos, sin, heads):
     size = 2 * cos.shape[1]
-    return (_turned(qkv.double().view(len(qkv), 3, heads, size)[:, :2], cos, sin),)
+    whole = qkv.double().view(len(qkv), 3, heads, size).clone()
+    whole[:, :2] = _turned(whole[:, :2], cos, sin)
+    # Behind each head zeros, up to a power of two and another of at least 16.
+    width = {4: 16, 16: 16, 32: 32, 48: 48, 64: 64, 72: 80, 80: 80}[size]
+    return (torch.nn.functional.pad(whole, (0, width - size)),)
 
 
 def text_qkv_rope(qkv, weight, eps, cos, sin, heads):
