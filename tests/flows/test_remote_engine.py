@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -48,9 +47,15 @@ def draw(folder: Path, count: int, large: int = 0) -> Path:
     return folder
 
 
-def zellige(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+def begun(*arguments: str | Path) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", "from zellige.flows.cli import main; main()", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def zellige(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    with begun(*arguments) as process:
+        said, problems = process.communicate(timeout=120)
+    return subprocess.CompletedProcess(process.args, process.returncode, said, problems)
 
 
 def rows(store: Path, run_id: str) -> list[dict[str, Any]]:
@@ -91,26 +96,26 @@ def test_a_run_begun_at_a_server_is_resumed_there_or_in_this_process(server: Ser
     assert (again["state"], again["ok"]) == ("finished", 3)
 
 
-@pytest.mark.skipif(not LONG, reason="a minute: ZELLIGE_TEST_LONG=1")
 def test_a_server_killed_and_started_again_in_the_middle_of_a_run_costs_no_item(
     server: ServerProcess, tmp_path: Path
 ) -> None:
-    images, store = draw(tmp_path / "images", 60), tmp_path / "store"
-    done: dict[str, Any] = {}
-    job = Job("caption", str(store), (str(images),), engines=(server.url,), shard_items=12)
-    run = threading.Thread(target=lambda: done.update(run_job(job)))
-    run.start()
-    for parts in (1, 3):
-        while run.is_alive() and len(list(store.glob("runs/*/parts/*.parquet"))) < parts:
-            time.sleep(0.01)
-        assert run.is_alive(), "the run ended before its server was killed"
-        server.kill()
-        time.sleep(0.5)
-        server.start()
-    run.join(120)
+    """``ZELLIGE_TEST_LONG=1``: killed three times."""
+    images, store = draw(tmp_path / "images", 48), tmp_path / "store"
+    options = ["--store", store, "--engine", server.url, "--shard-items", "4", "--no-prefect", "--json"]
+    with begun("caption", images, *options) as run:
+        for parts in (1, 3, 5) if LONG else (1,):
+            while run.poll() is None and len(list(store.glob("runs/*/parts/*.parquet"))) < parts:
+                time.sleep(0.01)
+            server.kill()
+            assert run.poll() is None, "the run ended before its server was killed"
+            server.start()
+        said, problems = run.communicate(timeout=180)
+    assert run.returncode == 0, problems
+    done = json.loads(said)
     assert (done["state"], done["failed"]) == ("finished", 0)
     found = rows(store, done["run_id"])
-    assert len(found) == len({r["uri"] for r in found}) == 60
+    assert len(found) == len({r["uri"] for r in found}) == 48
+    assert all(r["answer"] for r in found)
 
 
 def test_an_engine_that_is_not_there_is_told_before_there_is_a_run(tmp_path: Path) -> None:

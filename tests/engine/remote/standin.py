@@ -115,8 +115,8 @@ class StandIn:
         try:
             while await self._one(reader, writer):
                 pass
-        except (ConnectionError, asyncio.IncompleteReadError):
-            pass
+        except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            pass  # cancelled: the test is over, and asyncio would log what it cancelled itself
         finally:
             self._connections.discard(writer)
             writer.close()

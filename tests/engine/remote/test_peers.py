@@ -1,11 +1,12 @@
 """Servers that are not ours. Each test is skipped where its server is not installed.
 
-``pip install 'llama-cpp-python[server]' gguf`` and ``pip install torchvision accelerate`` bring them.
+``pip install 'llama-cpp-python[server]' gguf`` and ``pip install torchvision`` bring what the others need.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 from processes import ServerProcess
+from safetensors.numpy import save_file
+from tokenizers import Tokenizer
 
 from zellige.data.samples import draw_scene, held_out_kit
 from zellige.engine.api import Answer, Engine, RequestRejected, Sampling, ask
@@ -68,6 +71,34 @@ def tiny_llama(path: Path) -> None:
     w.close()
 
 
+def random_llama(folder: Path) -> Path:
+    """A random Llama of two layers, in Hugging Face layout, with the tokenizer and the template that ship."""
+    folder.mkdir()
+    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        (folder / name).write_bytes((DEMO_MODEL / name).read_bytes())
+    tokens = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    size, dim, hidden, layers = tokens.get_vocab_size(), 64, 128, 2
+    config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": size, "hidden_size": dim}
+    config |= {"intermediate_size": hidden, "num_hidden_layers": layers, "num_attention_heads": 4}
+    config |= {"max_position_embeddings": 256, "eos_token_id": tokens.token_to_id("<|im_end|>")}
+    (folder / "config.json").write_text(json.dumps(config))
+    random = np.random.default_rng(0)
+    shapes = {"model.embed_tokens": (size, dim), "lm_head": (size, dim), "model.norm": (dim,)}
+    for i in range(layers):
+        shapes |= {f"model.layers.{i}.self_attn.{name}_proj": (dim, dim) for name in "qkvo"}
+        shapes |= {f"model.layers.{i}.mlp.{name}_proj": (hidden, dim) for name in ("gate", "up")}
+        shapes |= {f"model.layers.{i}.mlp.down_proj": (dim, hidden)}
+        shapes |= {f"model.layers.{i}.{name}_layernorm": (dim,) for name in ("input", "post_attention")}
+    weights = {
+        f"{name}.weight": (random.standard_normal(shape) * 0.3 if len(shape) > 1 else np.ones(shape)).astype(np.float32)
+        for name, shape in shapes.items()
+    }
+    # Words only: of bytes that are no UTF-8 the server says other things when it streams.
+    weights["lm_head.weight"][[not (tokens.id_to_token(i) or "").isascii() for i in range(size)]] = 0
+    save_file(weights, folder / "model.safetensors")
+    return folder
+
+
 async def streamed(engine: Engine, request: Any) -> tuple[str, Answer]:
     deltas = [delta async for delta in engine.stream(request)]
     answer = deltas[-1].answer
@@ -106,6 +137,34 @@ def test_llama_cpp_pythons_server_is_driven(go: Any, tmp_path: Path) -> None:
             await engine.close()
 
     with ServerProcess(command, tmp_path / "log", ready="/v1/models") as server:
+        go(work(server.url))
+
+
+@pytest.mark.skipif(not find_spec("accelerate"), reason="no accelerate")
+def test_transformers_serve_is_driven(go: Any, tmp_path: Path) -> None:
+    """A server of another make, asked in text alone: pictures take torchvision too."""
+    command = ["-m", "transformers.cli.transformers", "serve", str(random_llama(tmp_path / "model"))]
+    command += ["--host", "127.0.0.1", "--port", "{port}", "--device", "cpu", "--dtype", "float32"]
+    sampling = Sampling(max_tokens=8)
+
+    async def work(url: str) -> None:
+        engine = open_engine(url)
+        try:
+            assert (await engine.identity()).name.endswith("model")
+            requests = [ask(word, sampling=sampling, run_id="r") for word in ("abc", "hello", "zebra", "Total?")]
+            answers = await asyncio.gather(*map(engine.answer, requests))
+            for request, answer in zip(requests, answers, strict=True):
+                assert answer.finish_reason in ("length", "stop")
+                assert 0 < answer.usage.completion_tokens <= 8
+                assert answer.usage.prompt_tokens > 0
+                pieces, again = await streamed(engine, request)
+                assert pieces == again.text == answer.text, "greedy, so the same again"
+            assert len({a.text for a in answers}) > 1
+            assert (await engine.meter("r")).requests == 2 * len(requests)
+        finally:
+            await engine.close()
+
+    with ServerProcess(command, tmp_path / "log") as server:
         go(work(server.url))
 
 

@@ -185,7 +185,7 @@ def test_no_answer_goes_to_another_request_and_none_is_lost_whatever_the_server_
 
     async def work() -> list[str]:
         servers = [await StandIn(otherwise=moody).start() for _ in range(3)]
-        async with remote(*servers, tries=50) as engine:
+        async with remote(*servers, tries=50, unreachable_s=20, deadline_s=25) as engine:
             answers = await asyncio.gather(*(engine.answer(ask(f"number {i}")) for i in range(200)))
         return [a.text for a in answers]
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -32,6 +33,11 @@ FLAGS = (
     # No name but this machine's leads anywhere: a page that needed the network would show it.
     "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
 )
+DROP = """
+const bytes = Uint8Array.from(atob(arguments[0]), (c) => c.charCodeAt(0)), dataTransfer = new DataTransfer();
+dataTransfer.items.add(new File([bytes], "dropped.png", { type: "image/png" }));
+document.body.dispatchEvent(new DragEvent("drop", { dataTransfer, bubbles: true, cancelable: true }));
+"""
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +70,11 @@ class Page:
         self.browser.find_element(By.ID, "files").send_keys("\n".join(map(str, files)))
         self.until(lambda: len(self.all("#attached img")) == len(files))
 
+    def drop(self, file: Path) -> None:
+        """As when it is dragged here from the desktop."""
+        self.browser.execute_script(DROP, base64.b64encode(file.read_bytes()).decode())
+        self.until(lambda: len(self.all("#attached img")) == 1)
+
     def ask(self, text: str) -> None:
         self.browser.find_element(By.ID, "question").send_keys(text + "\n")
 
@@ -86,11 +97,14 @@ def test_images_are_dropped_in_and_asked_about(demo: LiveServer, browser: webdri
     )
     page = Page(browser, demo.url)
     page.until(lambda: page.all("#model") == ["zellige-demo"])
-    for picture, question in ((scene, "Describe the image."), (invoice, "What is the total?")):
+    for picture, question, give in (
+        (scene, "Describe the image.", page.drop),
+        (invoice, "What is the total?", page.attach),
+    ):
         file = tmp_path / "picture.png"
         Image.fromarray(picture.pixels).save(file)
         reply = demo.post(chat(uri(file.read_bytes()), question)).json()
-        page.attach(file)
+        give(file)
         page.ask(question)
         facts = page.facts()
         assert page.all(".answer p")[-1] == reply["choices"][0]["message"]["content"]

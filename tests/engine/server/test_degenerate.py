@@ -56,6 +56,32 @@ def test_what_makes_no_sense_is_told(demo: LiveServer, body: Any, says: str) -> 
     assert len(error["message"]) < 500
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        chat("a", logit_bias={"SENT" * 1000: "x"}),
+        {"messages": [{"role": "user", "content": [{"type": "SENT" * 1000}]}]},
+        {"messages": [{"role": "SENT" * 1000, "content": "a"}]},
+        chat("a", response_format={"type": "SENT" * 1000}),
+        chat("a", model="SENT" * 1000),
+        chat("SENT" * 20_000),
+    ],
+)
+def test_what_was_sent_is_not_said_back(demo: LiveServer, body: Any) -> None:
+    reply = demo.post(body)
+    assert reply.status_code in (400, 404)
+    assert "SENT" not in reply.text
+
+
+@pytest.mark.parametrize(
+    "grammar", [{"guided_regex": "(" + "a" * 100_000}, {"guided_json": {"properties": {"a" * 100_000: {"type": "b"}}}}]
+)
+def test_a_grammar_is_quoted_around_its_mistake_and_not_whole(demo: LiveServer, grammar: dict[str, Any]) -> None:
+    reply = demo.post(chat("a", **grammar))
+    assert reply.status_code == 400
+    assert len(reply.text) < 600
+
+
 @pytest.mark.parametrize("prompt", ["", []])
 def test_an_empty_prompt_is_refused(demo: LiveServer, prompt: Any) -> None:
     assert demo.post({"prompt": prompt}, "/v1/completions").status_code == 400

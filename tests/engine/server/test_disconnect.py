@@ -65,6 +65,7 @@ def test_a_client_that_leaves_in_the_middle_of_its_body_leaves_nothing(fake: Liv
 
     asyncio.run(leave())
     until(lambda: (fake.service.admission.requests, fake.service.admission.bytes) == (0, 0))
+    until(lambda: fake.metric("request_cancelled_total") == 1)
     assert not fake.engine.seen
 
 

@@ -119,10 +119,25 @@ def test_sigterm_lets_answers_end_then_exits_cleanly() -> None:
 
 
 def test_answers_that_do_not_end_fail_in_words_and_the_exit_is_within_20_s() -> None:
-    """``ZELLIGE_TEST_LONG=1``: they get the 13 s that they have in earnest."""
+    """``ZELLIGE_TEST_LONG=1``: they get the 12 s that they have in earnest."""
     patience_s = ANSWERS_END_S if os.environ.get("ZELLIGE_TEST_LONG") == "1" else 1.0
     after_s = ended_after(process_of(SLOWLY.format(answers_end_s=patience_s)), signals=1)
     assert patience_s <= after_s < 20
+
+
+def test_a_body_that_is_still_on_its_way_is_given_up_with_the_answers() -> None:
+    with process_of(SLOWLY.format(answers_end_s=0.5)) as process:
+        url = address(process)
+        until(lambda: ready(url), 60)
+        with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2]))) as line:
+            line.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n")
+            line.sendall(b"Content-Length: 100\r\n\r\n{")
+            time.sleep(0.3)
+            process.send_signal(signal.SIGTERM)
+            assert b" 503 " in line.recv(4096).splitlines()[0]
+        assert process.wait(20) == 0
+        assert process.stderr is not None
+        assert "Traceback" not in process.stderr.read()
 
 
 def test_a_second_signal_lets_answers_fail_at_once() -> None:

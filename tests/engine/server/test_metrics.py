@@ -10,12 +10,13 @@ from server_harness import FakeEngine, LiveServer, card, chat, encoded, uri
 
 from zellige.engine.api import KernelHealth, RunMeter
 
-#: What vLLM's own dashboard asks for, with its prefix.
+#: What vLLM's own dashboards ask for, without the prefix.
 DASHBOARD = (
     "num_requests_running", "num_requests_waiting", "kv_cache_usage_perc", "prefix_cache_queries", "prefix_cache_hits",
     "mm_cache_queries", "mm_cache_hits", "num_preemptions", "prompt_tokens", "generation_tokens", "request_success",
     "time_to_first_token_seconds", "inter_token_latency_seconds", "e2e_request_latency_seconds",
     "request_time_per_output_token_seconds", "request_prompt_tokens", "request_generation_tokens",
+    "request_decode_time_seconds",
 )  # fmt: skip
 
 
@@ -41,6 +42,7 @@ def test_answers_are_counted_whole_and_streamed(fake: LiveServer) -> None:
     assert fake.metric("time_to_first_token_seconds_sum") == 2 * 0.1
     assert fake.metric("inter_token_latency_seconds_count") == 3  # the streamed one's pieces: three words and the end
     assert fake.metric("request_time_per_output_token_seconds_sum") == 2 * (0.2 - 0.1) / 2
+    assert fake.metric("request_decode_time_seconds_sum") == 2 * (0.2 - 0.1)
     assert fake.metric("kv_cache_usage_perc") == 0.25
 
 

@@ -51,8 +51,10 @@ def test_answers_are_the_engines_own_whole_and_streamed(demo: LiveServer, reques
             [d async for d in remote.stream(replace(request_, request_id="b"))][-1].answer,
         ):
             assert (answer.text, answer.token_ids, answer.usage) == (own.text, own.token_ids, own.usage)
-            assert (answer.finish_reason, answer.mean_logprob) == (own.finish_reason, own.mean_logprob)
-            assert [t.logprob for t in answer.logprobs] == [t.logprob for t in own.logprobs]
+            assert answer.finish_reason == own.finish_reason
+            # What is asked again finds its beginning in the cache, and shorter chunks round in other places.
+            assert answer.mean_logprob == pytest.approx(own.mean_logprob, abs=1e-5)
+            assert [t.logprob for t in answer.logprobs] == pytest.approx([t.logprob for t in own.logprobs], abs=1e-4)
 
     through(demo, work)
 
