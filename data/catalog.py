@@ -3,7 +3,8 @@
 DuckDB lets one process write. So nobody holds the index while a run is worked on: who finishes a run opens it for a
 moment, and reading never depends on it. What cannot be opened because it is damaged is moved aside and made anew.
 
-Views: ``runs`` (one row a run) and ``answers`` (every row of every part, columns by name).
+Views: ``runs`` (one row a run), ``answers`` (every row of every part, columns by name), ``reviews`` (the latest word of
+a person on each row) and ``reviewed`` (the answers, with ``review`` and ``reviewed_answer``).
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
+from zellige.data.columns import REVIEWS
 from zellige.data.files import LedgerError, usable
 from zellige.data.ledger import Run, Store
+from zellige.data.reviews import review_files
 from zellige.data.schema import ANSWERS
 
 #: Raised when a table below changes; an index of another version is made anew.
@@ -132,7 +135,7 @@ class Catalog:
             runs = self._store.open_all()[0]
             asked = runs if run_id is None else [self._store.open_run(run_id)]
             with duckdb.connect() as memory:
-                _create(memory, self.runs(runs), self._parts(asked))
+                _create(memory, self.runs(runs), self._parts(asked), _reviews(asked))
                 return _dicts(memory.sql(sql, params=list(parameters)))
         except duckdb.Error as error:
             raise CatalogError(str(error)) from error
@@ -145,7 +148,7 @@ class Catalog:
         known = {row["run_id"]: row for row in _stored(index) if row["run_id"] != changed}
         rows = [self._row(run, known.get(run.run_id)) for run in runs]
         index.begin()
-        _create(index, rows, self._parts(runs))
+        _create(index, rows, self._parts(runs), _reviews(runs))
         index.commit()
 
     def _row(self, run: Run, known: dict[str, Any] | None) -> dict[str, Any]:
@@ -204,8 +207,14 @@ class Catalog:
         return self.path.with_name(f"{self.path.name}.wal")
 
 
-def _create(connection: duckdb.DuckDBPyConnection, rows: list[dict[str, Any]], parts: list[str]) -> None:
-    """The tables and views; ``parts`` are paths or globs of Parquet files."""
+def _reviews(runs: Sequence[Run]) -> list[str]:
+    return [_escaped(path) for run in runs for path in review_files(run)]
+
+
+def _create(
+    connection: duckdb.DuckDBPyConnection, rows: list[dict[str, Any]], parts: list[str], reviews: list[str]
+) -> None:
+    """The tables and views; ``parts`` and ``reviews`` are paths or globs of Parquet files."""
     connection.register("given_runs", pa.Table.from_pylist(rows, schema=_RUNS))
     connection.register("no_rows", ANSWERS.empty_table())
     connection.execute(f"CREATE OR REPLACE TABLE index_version AS SELECT {_VERSION} AS version")
@@ -213,11 +222,28 @@ def _create(connection: duckdb.DuckDBPyConnection, rows: list[dict[str, Any]], p
     connection.execute("CREATE OR REPLACE VIEW runs AS SELECT * FROM run_records ORDER BY started_at, run_id")
     # The empty table gives every column its type where no part is there, or only parts of an older version.
     connection.execute("CREATE OR REPLACE TABLE answer_columns AS SELECT * FROM no_rows")
-    files = ", ".join("'" + part.replace("'", "''") + "'" for part in parts)
-    stored = f" UNION ALL BY NAME SELECT * FROM read_parquet([{files}], union_by_name = true)" if parts else ""
-    connection.execute(f"CREATE OR REPLACE VIEW answers AS SELECT * FROM answer_columns{stored}")
-    connection.unregister("given_runs")
-    connection.unregister("no_rows")
+    connection.execute(f"CREATE OR REPLACE VIEW answers AS SELECT * FROM answer_columns{_and_of(parts)}")
+    connection.register("no_reviews", REVIEWS.empty_table())
+    connection.execute("CREATE OR REPLACE TABLE review_columns AS SELECT * FROM no_reviews")
+    connection.execute(
+        f"CREATE OR REPLACE VIEW reviews AS WITH said AS (SELECT * FROM review_columns{_and_of(reviews)}), "
+        "latest AS (SELECT * FROM said QUALIFY "
+        "row_number() OVER (PARTITION BY run_id, row_id ORDER BY created_at DESC) = 1) "
+        "SELECT * FROM latest WHERE verdict <> 'withdrawn'"
+    )
+    connection.execute(
+        "CREATE OR REPLACE VIEW reviewed AS SELECT a.*, r.verdict AS review, "
+        "CASE WHEN r.verdict = 'edited' THEN r.answer ELSE a.answer END AS reviewed_answer FROM answers a "
+        "LEFT JOIN reviews r ON r.run_id = a.run_id AND r.row_id = a.row_id AND r.row_created_at = a.created_at"
+    )
+    for name in ("given_runs", "no_rows", "no_reviews"):
+        connection.unregister(name)
+
+
+def _and_of(files: list[str]) -> str:
+    """The rows of Parquet files, to be added to a table of their columns."""
+    named = ", ".join("'" + file.replace("'", "''") + "'" for file in files)
+    return f" UNION ALL BY NAME SELECT * FROM read_parquet([{named}], union_by_name = true)" if files else ""
 
 
 def _stored(index: duckdb.DuckDBPyConnection) -> list[dict[str, Any]]:

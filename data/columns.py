@@ -134,3 +134,44 @@ KERNELS = pa.schema(
     ],
     metadata=_STAMP,
 )
+
+#: Every column of ``health/timeline-*.parquet``: how one worker stood at one moment. ``items`` to ``completion_tokens``
+#: are its counts so far; what the engine or the machine does not tell is null. ``temperature_c``, ``power_w`` and
+#: ``device_memory_bytes`` are of the hottest GPU, of all GPUs and of all GPUs of the worker's machine.
+TIMELINE = pa.schema(
+    [
+        pa.field("run_id", pa.string(), nullable=False),
+        pa.field("worker", pa.string(), nullable=False),
+        pa.field("created_at", pa.timestamp("us", tz="UTC"), nullable=False),
+        pa.field("at", pa.timestamp("us", tz="UTC"), nullable=False),
+        pa.field("items", pa.int64()),
+        pa.field("rows", pa.int64()),
+        pa.field("failed", pa.int64()),
+        pa.field("prompt_tokens", pa.int64()),
+        pa.field("completion_tokens", pa.int64()),
+        pa.field("in_flight", pa.int64()),
+        pa.field("engine_running", pa.int64()),
+        pa.field("engine_waiting", pa.int64()),
+        pa.field("temperature_c", pa.float64()),
+        pa.field("power_w", pa.float64()),
+        pa.field("device_memory_bytes", pa.int64()),
+    ],
+    metadata=_STAMP,
+)
+
+#: Every column of ``reviews/*.parquet``: what a person said of one row; the latest word counts. ``verdict`` is
+#: accepted, edited (``answer`` is the right one), rejected, or withdrawn: what was said before is taken back.
+#: ``row_created_at`` is the row's: a row that was answered again since has not been reviewed.
+REVIEWS = pa.schema(
+    [
+        pa.field("schema_version", pa.int32(), nullable=False),
+        pa.field("run_id", pa.string(), nullable=False),
+        pa.field("row_id", pa.string(), nullable=False),
+        pa.field("verdict", pa.string(), nullable=False),
+        pa.field("answer", pa.string()),
+        pa.field("reviewer", pa.string(), nullable=False),
+        pa.field("row_created_at", pa.timestamp("us", tz="UTC"), nullable=False),
+        pa.field("created_at", pa.timestamp("us", tz="UTC"), nullable=False),
+    ],
+    metadata=_STAMP,
+)

@@ -1,4 +1,4 @@
-"""How a run went: throughput samples and how the kernels behaved, in ``health/<kind>-<worker>.parquet``.
+"""How a run went: throughput, time line and how the kernels behaved, in ``health/<kind>-<worker>.parquet``.
 
 One file a worker and kind, holding all that the worker did so far, so that the rows of all workers add up.
 """
@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from zellige.data.columns import KERNELS, THROUGHPUT, TIMELINE
 from zellige.data.files import StoreUnusable, usable, write_whole
-from zellige.data.schema import KERNELS, THROUGHPUT
 
 _GIVEN = ("run_id", "worker", "created_at")
 #: From best to worst; workers together are as good as the worst of them.
@@ -62,9 +62,24 @@ class ThroughputFolder:
         self._samples.write(run_id, worker, [sample])
 
     def sums(self) -> dict[str, float]:
-        """Every numeric column added up over all samples; raises StoreUnusable for a damaged one."""
+        """Every numeric column added up, and how many samples they are; raises StoreUnusable for a damaged one."""
         whole = self._samples.read()
-        return {name: pc.sum(whole[name]).as_py() or 0 for name in self._samples.columns}
+        return {name: pc.sum(whole[name]).as_py() or 0 for name in self._samples.columns} | {"workers": whole.num_rows}
+
+
+class TimelineFolder:
+    """How any number of workers stood, moment by moment."""
+
+    def __init__(self, folder: Path) -> None:
+        self._samples = _Samples(folder, "timeline", TIMELINE)
+
+    def write(self, run_id: str, worker: str, moments: Sequence[Mapping[str, Any]]) -> None:
+        """Store a worker's moments in place of its earlier ones."""
+        self._samples.write(run_id, worker, moments)
+
+    def read(self) -> pa.Table:
+        """The moments of all workers; raises StoreUnusable for a damaged file."""
+        return self._samples.read()
 
 
 class KernelFolder:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import io
 import struct
 from dataclasses import dataclass, replace
-from typing import BinaryIO
+from typing import Any, BinaryIO, cast
 
 from zellige.data import header_process
 from zellige.data.decoded import DecodeError
@@ -88,7 +88,39 @@ def first_directory_at(file: BinaryIO, offset: int) -> BinaryIO:
     order, big = _layout(head)
     named = head[:8] + struct.pack(order + "Q", offset) if big else head[:4] + struct.pack(order + "L", offset)
     file.seek(0)
-    return file if head.startswith(named) else io.BytesIO(named + file.read()[len(named) :])
+    return file if head.startswith(named) else cast(BinaryIO, io.BufferedReader(_Headed(file, named)))
+
+
+class _Headed(io.RawIOBase):
+    """``file`` with ``head`` in place of its first bytes; it may be far larger than memory, so nothing is copied."""
+
+    def __init__(self, file: BinaryIO, head: bytes) -> None:
+        self._file, self._head, self._at = file, head, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        if whence == io.SEEK_END:
+            self._at = self._file.seek(offset, whence)
+        else:
+            self._at = offset + (self._at if whence == io.SEEK_CUR else 0)
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        self._file.seek(self._at)
+        data = self._file.read(len(buffer))
+        buffer[: len(data)] = data
+        if own := self._head[self._at : self._at + len(data)]:
+            buffer[: len(own)] = own
+        self._at += len(data)
+        return len(data)
 
 
 def _layout(head: bytes) -> tuple[str, bool]:

@@ -81,15 +81,14 @@ class PartFolder:
     def set_aside(self, index: int) -> Path | None:
         """Move a part that is no good out of the way, never deleting it; where it went. For the shard's holder only."""
         remove_leftovers(self.path(index))
+        if not self.path(index).exists():
+            return None
         with usable(self._aside, "move a part to"):
             self._aside.mkdir(exist_ok=True)
             number = 1
             while (target := self._aside / f"shard-{index:05d}.{number}.parquet").exists():
                 number += 1
-            try:
-                self.path(index).rename(target)
-            except FileNotFoundError:
-                return None
+            self.path(index).rename(target)
         return target
 
     def failed_rows(self, index: int, kinds: Collection[str]) -> list[str]:

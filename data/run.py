@@ -10,9 +10,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
+import pyarrow as pa
+
 from zellige.data.events import EventLog
 from zellige.data.files import LedgerError, StoreUnusable, read_json, usable, write_json
-from zellige.data.health import KernelFolder, ThroughputFolder
+from zellige.data.health import KernelFolder, ThroughputFolder, TimelineFolder
 from zellige.data.leases import Claim, LeaseBook
 from zellige.data.parts import PartFolder, PartInfo
 from zellige.data.plan import Again, Plan, SecondLook
@@ -77,6 +79,7 @@ class Run:
         self._plan = Plan(path / "items.parquet", self.shard_items, self._retries)
         self._throughput = ThroughputFolder(path / "health")
         self._kernels = KernelFolder(path / "health")
+        self._timeline = TimelineFolder(path / "health")
 
     # --- what is to be done
 
@@ -211,6 +214,14 @@ class Run:
     def kernels(self) -> list[dict[str, Any]]:
         """How the kernels behaved: one row an operator and device, all workers together."""
         return self._kernels.rows()
+
+    def write_timeline(self, moments: Sequence[Mapping[str, Any]]) -> None:
+        """Store how this worker stood, moment by moment, by column of ``TIMELINE``, in place of what it stored."""
+        self._timeline.write(self.run_id, self._roster.my_name, moments)
+
+    def timeline(self) -> pa.Table:
+        """How all workers stood, moment by moment, as a table of ``TIMELINE``."""
+        return self._timeline.read()
 
     # --- how it stands
 

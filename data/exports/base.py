@@ -14,12 +14,15 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from zellige.data.reviews import Review, reviews_of
 from zellige.data.run import Run
 
 Row = dict[str, Any]
 IfExists = Literal["skip", "overwrite", "append", "prepend"]
 
 DEFAULT_SHARD_BYTES = 1 << 30
+#: Why a row that a reviewer said no to is left out.
+REJECTED = "rejected in review"
 #: Rows in memory at once while a part is read.
 _BATCH_ROWS = 256
 #: Line ends for some readers and plain characters for JSON: written as escapes, lines are the same for every reader.
@@ -76,8 +79,11 @@ def where(row: Row) -> str:
 def rows(run: Run) -> Iterator[Row]:
     """Every committed row, by shard, item and question, as a dict of columns; ``metadata`` is a dict.
 
-    Memory holds one batch of rows. Raises ExportError for a part that is damaged.
+    ``review`` is what a person said of it (None: nothing) and ``model_answer`` what an edited answer was before. A row
+    that was accepted or edited is ok, whatever the model's answer was refused for. Memory holds one batch of rows, and
+    the reviews. Raises ExportError for a part that is damaged.
     """
+    reviews = reviews_of(run)
     for index in sorted(run.done_shards()):
         path = run.part_path(index)
         try:
@@ -85,7 +91,7 @@ def rows(run: Run) -> Iterator[Row]:
                 for batch in part.iter_batches(_BATCH_ROWS):
                     for row in batch.to_pylist():
                         row["metadata"] = dict(row["metadata"])
-                        yield row
+                        yield _reviewed(row, reviews.get(row["row_id"]))
         except (pa.ArrowException, OSError) as error:
             raise ExportError(
                 f"{path} cannot be read ({error}); resume the run, which makes damaged parts again, then export"
@@ -93,12 +99,26 @@ def rows(run: Run) -> Iterator[Row]:
 
 
 def ok_rows(run: Run, done: Exported) -> Iterator[Row]:
-    """The rows that are ok; the others are counted in ``done`` by their status."""
+    """The rows that are ok and not rejected by a reviewer; the others are counted in ``done``."""
     for row in rows(run):
-        if row["status"] == "ok":
+        if row["review"] == "rejected":
+            done.left_out[REJECTED] += 1
+        elif row["status"] == "ok":
             yield row
         else:
             done.left_out[row["status"]] += 1
+
+
+def _reviewed(row: Row, review: Review | None) -> Row:
+    row["review"] = row["model_answer"] = None
+    if review is None or not review.of(row):
+        return row
+    row["review"] = review.verdict
+    if review.verdict == "edited":
+        row["model_answer"], row["answer"] = row["answer"], review.answer
+    if review.verdict in ("accepted", "edited") and row["answer"] is not None:
+        row["status"], row["error_kind"] = "ok", None
+    return row
 
 
 def to_json(value: Any) -> str:

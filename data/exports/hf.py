@@ -86,7 +86,8 @@ def _name(kind: pa.DataType) -> str:
     return {"double": "float64", "float": "float32"}.get(str(kind), str(kind))
 
 
-_FIELDS = [pa.field("image", _IMAGE), *map(_column, ANSWERS)]
+_REVIEW = [pa.field("review", pa.string()), pa.field("model_answer", pa.string())]
+_FIELDS = [pa.field("image", _IMAGE), *map(_column, ANSWERS), *_REVIEW]
 _SCHEMA = pa.schema(
     _FIELDS, {"huggingface": json.dumps({"info": {"features": {f.name: _feature(f.type) for f in _FIELDS}}})}
 )

@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from zellige.data.exports.base import Exported, ExportOptions, Row, rows, to_json
+from zellige.data.exports.base import REJECTED, Exported, ExportOptions, Row, rows, to_json
 from zellige.data.exports.target import new_file
 from zellige.data.run import Run
 
@@ -33,6 +33,8 @@ def _line(row: Row, alone: bool) -> dict[str, Any]:
     """``alone``: no other row is of the same request."""
     name = row["metadata"].get("custom_id") if alone else None
     line = {"id": f"batch_req_{row['row_id']}", "custom_id": row["row_id"] if name is None else name}
+    if row["review"] == "rejected":
+        return line | {"response": None, "error": {"code": "rejected", "message": REJECTED}}
     if row["status"] != "ok":
         error = {"code": row["error_kind"], "message": row["error"] or ""}
         return line | {"response": None, "error": error}

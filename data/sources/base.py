@@ -9,11 +9,15 @@ from dataclasses import dataclass
 from typing import BinaryIO, Protocol
 
 from zellige.data.schema import ErrorKind, Item
+from zellige.data.sniff import sniff
 from zellige.data.sources.options import SourceOptions
 
 #: The most that is read of one file: what an uncompressed image of the largest size allowed takes at 8 bytes a pixel,
 #: and some. Without it one long file, whatever it holds, could take the memory of the machine and so the run with it.
 LARGEST_BYTES = 2 << 30
+
+#: A member of an archive that is longer is looked at before it is unpacked into memory.
+LOOKED_AT_BYTES = 64 << 20
 
 
 class SourceError(Exception):
@@ -133,3 +137,10 @@ def check_size(size: int | None) -> None:
     """Raises ReadError for what is too long to be held."""
     if size is not None and size > LARGEST_BYTES:
         raise ReadError(ErrorKind.TOO_LARGE, f"{size:,} bytes are more than the limit of {LARGEST_BYTES:,}")
+
+
+def check_head(head: bytes, size: int) -> None:
+    """Raises ReadError for a long member that does not begin as an image: an archive of zeros packs 1 : 1000."""
+    kind = sniff(head) or "of no known kind"
+    if size > LOOKED_AT_BYTES and not kind.startswith("image/") and kind != "application/pdf":
+        raise ReadError(ErrorKind.UNREADABLE, f"{size:,} bytes that are no image, but {kind}; they were not unpacked")

@@ -39,7 +39,18 @@ def image_in(cell: Any, table: StoredFile) -> bytes:
         return _data_uri(text)
     if (image := _base64_image(text)) is not None:
         return image
-    return _addressed(text, table).read()
+    try:
+        return _addressed(text, table).read()
+    except ReadError as error:
+        raise ReadError(error.kind, f"{text[:200]}: {error.message}") from error
+
+
+def is_embedded(text: str) -> bool:
+    """Whether a text holds the image itself, as base64 or a data: address, and is not the name of a file."""
+    try:
+        return text[:5].lower() == "data:" or _base64_image(text) is not None
+    except ReadError:  # damaged, and longer than any name
+        return True
 
 
 def _data_uri(text: str) -> bytes:

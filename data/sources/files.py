@@ -65,14 +65,13 @@ def walk(top: bytes, wanted: Wanted, ignored: Counter[str]) -> Iterator[Item | F
                 ignored["folder seen already"] += 1
                 continue
             entered.add((status.st_dev, status.st_ino))
-            with os.scandir(folder) as listing:
-                entries = sorted(listing, key=lambda entry: entry.name)
+            listed = _Listed(folder)
         except OSError as error:
             kind, said = why(error)
             yield Item(to_uri(folder), error_kind=kind, error=f"this folder cannot be listed: {said}")
             continue
         try:
-            saved = dataset_files(partial(_small, folder)) if _has_marks(entries) else None
+            saved = dataset_files(partial(_small, folder)) if listed.has_marks() else None
         except ReadError as error:
             yield Item(to_uri(folder), error_kind=error.kind, error=error.message)
             continue
@@ -84,13 +83,14 @@ def walk(top: bytes, wanted: Wanted, ignored: Counter[str]) -> Iterator[Item | F
                     yield Found(local_file(path), "arrow", included=True)
             continue
         folders: list[tuple[bool, bytes]] = []
-        for entry in entries:
-            if entry.name.startswith(HIDDEN):
+        for name in listed.names:
+            path = os.path.join(folder, name)
+            if name.startswith(HIDDEN):
                 ignored["hidden"] += 1
-            elif _is_folder(entry):
+            elif name in listed.folders or (name in listed.links and os.path.isdir(path)):
                 # A real folder before links, so that a file is listed under its real place.
-                folders.append((entry.is_symlink(), os.path.join(folder, entry.name, b"")))
-            elif (found := _of_entry(entry, entry.path[len(top) :], wanted, ignored)) is not None:
+                folders.append((name in listed.links, os.path.join(path, b"")))
+            elif (found := _of_entry(path, name in listed.links, path[len(top) :], wanted, ignored)) is not None:
                 yield found
         pending += [path for _, path in sorted(folders, reverse=True)]
 
@@ -109,15 +109,42 @@ def named(path: bytes, size: int) -> Item | Found:
     return Item(to_uri(path), size_bytes=size) if kind is None else Found(local_file(path, size), kind)
 
 
-def _of_entry(entry: os.DirEntry[bytes], name: bytes, wanted: Wanted, ignored: Counter[str]) -> Item | Found | None:
+class _Listed:
+    """What lies in a folder, by name: the names alone are kept, for there may be a million. Raises OSError."""
+
+    def __init__(self, folder: bytes) -> None:
+        self.names: list[bytes] = []
+        self.folders: set[bytes] = set()
+        self.links: set[bytes] = set()
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                self.names.append(entry.name)
+                if entry.is_symlink():
+                    self.links.add(entry.name)
+                elif entry.is_dir(follow_symlinks=False):
+                    self.folders.add(entry.name)
+        self.names.sort()
+
+    def has_marks(self) -> bool:
+        """Whether it may be a folder that ``datasets`` saved."""
+        return any(os.fsencode(mark) in self.names for mark in (DATASET_MARK, SPLITS_MARK))
+
+
+def _of_entry(path: bytes, link: bool, name: bytes, wanted: Wanted, ignored: Counter[str]) -> Item | Found | None:
     """What one file in a walked folder is; None, counted, where it is nothing for us."""
+    kind = kind_by_name(path)
+    suffix = os.path.splitext(path)[1].lower()
     try:
-        status = entry.stat()
-    except OSError:
-        ignored["broken link"] += 1
+        status = os.stat(path)
+    except OSError as error:
+        if link:
+            ignored["broken link"] += 1
+        elif kind is None and suffix not in IMAGE_SUFFIXES and suffix not in DOCUMENT_SUFFIXES:
+            ignored["not an image"] += 1
+        elif wanted.in_glob(name) and wanted.file(name, kind):  # of a folder that may be listed and not entered
+            error_kind, said = why(error)
+            return Item(to_uri(path), error_kind=error_kind, error=said)
         return None
-    kind = kind_by_name(entry.name)
-    suffix = os.path.splitext(entry.name)[1].lower()
     if not stat.S_ISREG(status.st_mode):
         ignored["not a regular file"] += 1
     elif not wanted.in_glob(name):
@@ -125,27 +152,22 @@ def _of_entry(entry: os.DirEntry[bytes], name: bytes, wanted: Wanted, ignored: C
     elif not wanted.file(name, kind):
         ignored["excluded"] += 1
     elif kind is not None:
-        return Found(local_file(entry.path, status.st_size), kind, included=wanted.included(name))
+        return Found(local_file(path, status.st_size), kind, included=wanted.included(name))
     elif suffix in DOCUMENT_SUFFIXES:
-        return Found(local_file(entry.path, status.st_size), None)
+        return Found(local_file(path, status.st_size), None)
     elif suffix in IMAGE_SUFFIXES:
-        return Item(to_uri(entry.path), size_bytes=status.st_size)
+        return Item(to_uri(path), size_bytes=status.st_size)
     else:
-        head = _head(entry.path)
+        head = _head(path)
         media_type = sniff(head) or ""
         if media_type in DOCUMENTS:
-            return Found(local_file(entry.path, status.st_size), None, sure=False)
+            return Found(local_file(path, status.st_size), None, sure=False)
         if media_type.startswith("image/"):
-            return Item(to_uri(entry.path), size_bytes=status.st_size)
-        if (kind := kind_by_head(entry.name, head)) is not None:
-            return Found(local_file(entry.path, status.st_size), kind, sure=False, included=True)
+            return Item(to_uri(path), size_bytes=status.st_size)
+        if (kind := kind_by_head(path, head)) is not None:
+            return Found(local_file(path, status.st_size), kind, sure=False, included=True)
         ignored["not an image"] += 1
     return None
-
-
-def _has_marks(entries: list[os.DirEntry[bytes]]) -> bool:
-    marks = (os.fsencode(DATASET_MARK), os.fsencode(SPLITS_MARK))
-    return any(entry.name in marks for entry in entries)
 
 
 def _small(folder: bytes, name: str) -> bytes | None:
@@ -155,13 +177,6 @@ def _small(folder: bytes, name: str) -> bytes | None:
         if error.kind == ErrorKind.NOT_FOUND:
             return None
         raise
-
-
-def _is_folder(entry: os.DirEntry[bytes]) -> bool:
-    try:
-        return entry.is_dir()
-    except OSError:  # a link to itself
-        return False
 
 
 def _head(path: bytes) -> bytes:

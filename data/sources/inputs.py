@@ -31,6 +31,8 @@ from zellige.data.sources.storage import (
 from zellige.data.sources.wanted import Wanted
 from zellige.data.uri import absolute, from_uri, is_file_uri, to_uri
 
+_EMBEDDED = "a list names files; an image that is written out (data:) is read from Parquet, Arrow or batch requests"
+
 
 @dataclass(frozen=True)
 class Input:
@@ -243,6 +245,7 @@ class InputSource:
         rows, number = ListFile(given.file, self._options).rows(), -1
         try:
             for number, (name, kept, wrong) in enumerate(rows):
+                wrong = _EMBEDDED if name[:11].lower() == b"data:image/" else wrong
                 if wrong is not None:
                     yield Item(uri, ordinal=number, error_kind=ErrorKind.UNREADABLE, error=wrong, metadata=kept)
                     continue

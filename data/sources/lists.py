@@ -12,11 +12,12 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 from zellige.data.schema import ErrorKind
 from zellige.data.sniff import HEAD_BYTES, sniff
 from zellige.data.sources.base import ReadError, SourceError, StoredFile
+from zellige.data.sources.cells import is_embedded
 from zellige.data.sources.options import SourceOptions
 
 #: Names of the column, the first that is there.
@@ -26,8 +27,10 @@ COLUMNS = (
 )
 SUFFIXES = (b".txt", b".csv", b".jsonl")
 #: What the bytes of a list may say that it is.
-_TEXT = (None, "text/plain", "application/json")
+TEXT = (None, "text/plain", "application/json")
 _LONGEST_LINE_BYTES = 8 << 20
+#: Rows of a Parquet file that are looked at to tell names from images written as text.
+_LOOKED_AT_ROWS = 16
 #: What a row says: the name (empty where there is none), the columns to keep, and what is wrong with the row.
 Row = tuple[bytes, tuple[tuple[str, str], ...], str | None]
 
@@ -63,9 +66,9 @@ class ListFile:
         head = file.read(HEAD_BYTES)
         file.seek(0)
         kind = sniff(head)
-        if self._suffix == ".parquet" or (kind in _TEXT and b"\0" not in head):
+        if self._suffix == ".parquet" or (kind in TEXT and b"\0" not in head):
             return
-        what = f"is {kind}" if kind not in _TEXT else "is no text in UTF-8 or in any other form without zero bytes"
+        what = f"is {kind}" if kind not in TEXT else "is no text in UTF-8 or in any other form without zero bytes"
         raise SourceError(
             f"{self._file.uri} {what}, and no list of names; name it without list:, or give a list as UTF-8 text, "
             "CSV, JSON lines or Parquet"
@@ -134,27 +137,46 @@ class ListFile:
             column = self._column(names)
             wanted = [column, *(name for name in self._options.keep if name in names and name != column)]
             for batch in table.iter_batches(batch_size=8192, columns=wanted):
-                yield from (self._row(cells, column) for cells in batch.to_pylist())
+                columns = [_cells(cells) for cells in batch.columns]
+                for row in zip(*columns, strict=True):
+                    yield self._row(dict(zip(batch.schema.names, row, strict=True)), column)
         except (pa.ArrowException, OSError) as error:
             raise ReadError(ErrorKind.UNREADABLE, f"this Parquet file is damaged: {error}") from error
 
 
 def names_images(file: StoredFile, options: SourceOptions) -> bool:
-    """Whether a Parquet file is a list: it has a column of names, and none of bytes that could be images."""
+    """Whether a Parquet file is a list: it has a column of names, and none of images, be they bytes or text."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
         with file.open() as opened:
-            schema = pq.ParquetFile(opened).schema_arrow
+            table = pq.ParquetFile(opened, buffer_size=1 << 20, pre_buffer=False)
+            types = [field.type for field in table.schema_arrow]
+            nested = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_struct, pa.types.is_list)
+            if any(test(kind) for kind in types for test in nested):
+                return False
+            is_text = (pa.types.is_string, pa.types.is_large_string)
+            texts = {f.name for f in table.schema_arrow if any(test(f.type) for test in is_text)}
+            columns = (options.column,) if options.column else COLUMNS
+            column = next((name for name in columns if name in texts), None)
+            if column is None:
+                return False
+            first = next(table.iter_batches(_LOOKED_AT_ROWS, columns=[column], use_threads=False), None)
+            cells = [] if first is None else _cells(first.column(0))
     except (ReadError, pa.ArrowException, OSError):
         return False
-    types = [field.type for field in schema]
-    nested = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_struct, pa.types.is_list)
-    if any(test(kind) for kind in types for test in nested):
-        return False
-    columns = (options.column,) if options.column else COLUMNS
-    return any(f.name in columns and (pa.types.is_string(f.type) or pa.types.is_large_string(f.type)) for f in schema)
+    return not any(is_embedded(cell) for cell in cells if cell)
+
+
+def _cells(column: Any) -> list[Any]:
+    """The cells of a column as Python has them; of text that is not UTF-8, the bytes as surrogates."""
+    import pyarrow as pa
+
+    if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
+        return cast(list[Any], column.to_pylist())
+    kind = pa.binary() if pa.types.is_string(column.type) else pa.large_binary()
+    return [c if c is None else c.decode("utf-8", "surrogateescape") for c in column.view(kind).to_pylist()]
 
 
 def _lines(file: BinaryIO) -> Iterator[bytes]:

@@ -10,7 +10,7 @@ from zellige.data.sniff import HEAD_BYTES, sniff
 from zellige.data.sources.base import ReadError, Source, SourceError
 from zellige.data.sources.containers import kind_by_head, kind_by_name
 from zellige.data.sources.inputs import Input, InputSource
-from zellige.data.sources.lists import SUFFIXES, ListFile, names_images
+from zellige.data.sources.lists import SUFFIXES, TEXT, ListFile, names_images
 from zellige.data.sources.options import NO_OPTIONS, SourceOptions
 from zellige.data.sources.requests import holds_requests
 from zellige.data.sources.storage import SCHEME, filesystem, local_file
@@ -47,8 +47,12 @@ def _input(given: str | bytes | Path, options: SourceOptions) -> Input:
     elif not reading and _is_list(place, options):
         reading = "list"
     found = Input(place, reading)
+    if reading in ("list", "batch") and isinstance(place, bytes) and os.path.isdir(place):
+        raise SourceError(f"{os.fsdecode(place)!r} is a folder; name a file after {reading}:, or leave {reading}: out")
     if reading == "list" and isinstance(place, bytes):
         ListFile(found.file, options).check()
+    if reading == "batch" and isinstance(place, bytes) and (kind := sniff(_head(place))) not in TEXT:
+        raise SourceError(f"{os.fsdecode(place)!r} is {kind}, and no file of batch requests; name it without batch:")
     if reading == "wds" and isinstance(place, bytes) and os.path.isfile(place) and not _is_tar(place):
         raise SourceError(f"{os.fsdecode(place)!r} is no tar, and so no WebDataset; name it without wds:")
     return found
@@ -69,9 +73,9 @@ def _is_batch(place: bytes | str) -> bool:
     return isinstance(place, bytes) and place.lower().endswith(b".jsonl") and holds_requests(_head(place))
 
 
-def asks_itself(inputs: Sequence[str]) -> bool:
+def asks_itself(inputs: Sequence[str], options: SourceOptions = NO_OPTIONS) -> bool:
     """Whether each input is a file of requests, which bring their own questions; raises SourceError."""
-    return bool(inputs) and all(text.startswith("batch:") for text in open_source(inputs).inputs)
+    return bool(inputs) and all(text.startswith("batch:") for text in open_source(inputs, options).inputs)
 
 
 def _is_list(place: bytes | str, options: SourceOptions) -> bool:

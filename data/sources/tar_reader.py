@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, cast
 
 from zellige.data.schema import ErrorKind
 from zellige.data.sniff import HEAD_BYTES
-from zellige.data.sources.base import ReadError, StoredFile, check_size, why
+from zellige.data.sources.base import ReadError, StoredFile, check_head, check_size, why
 from zellige.data.sources.zstd import zstd_open
 
 _COMPRESSED: tuple[tuple[bytes, Callable[[BinaryIO], Any]], ...] = (
@@ -134,16 +134,18 @@ class TarReader:
             self._stream.seek(info.offset_data + len(head))
             return self._complete(info, head + self._stream.read(info.size - len(head)))
 
-    def open(self, info: tarfile.TarInfo) -> BinaryIO:
+    def open(self, info: tarfile.TarInfo) -> io.BufferedReader:
         """A regular member's bytes, seekable."""
-        return cast(BinaryIO, tarfile.ExFileObject(self._data, info))
+        return tarfile.ExFileObject(self._data, info)
 
     def read(self, info: tarfile.TarInfo) -> bytes:
         """All bytes of a regular member; raises ReadError."""
         check_size(info.size)
         with _Told():
             try:
-                data = self.open(info).read()
+                file = self.open(info)
+                check_head(file.peek(HEAD_BYTES), info.size)
+                data = file.read()
             except tarfile.ReadError:
                 data = b""
             return self._complete(info, data)

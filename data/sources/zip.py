@@ -9,11 +9,11 @@ from array import array
 from collections import Counter, OrderedDict
 from collections.abc import Iterator
 from itertools import islice
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
 from zellige.data.schema import ErrorKind, Item
 from zellige.data.sniff import HEAD_BYTES
-from zellige.data.sources.base import ReadError, StoredFile, check_size, why
+from zellige.data.sources.base import ReadError, StoredFile, check_head, check_size, why
 from zellige.data.sources.members import MemberRules, member_name, with_pages
 from zellige.data.sources.options import SourceOptions
 from zellige.data.sources.zip_directory import Directory, find_directory
@@ -66,6 +66,7 @@ class ZipContainer:
             info = page[item.ordinal % _PAGE_ENTRIES]
             check_size(info.file_size)
             with self._open(info) as file:
+                check_head(file.peek(HEAD_BYTES), info.file_size)
                 data = file.read()
         except _FAULTS as error:
             raise _fault(error) from error
@@ -119,7 +120,7 @@ class ZipContainer:
                     self._pages.popitem(last=False)
         return self._pages[page]
 
-    def _open(self, info: zipfile.ZipInfo) -> BinaryIO:
+    def _open(self, info: zipfile.ZipInfo) -> zipfile.ZipExtFile:
         if info.flag_bits & _ENCRYPTED:
             raise ReadError(ErrorKind.ENCRYPTED, _PASSWORD)
         return self._opened().open(info)
@@ -147,7 +148,7 @@ class ZipContainer:
             yield self._item(ordinal, text, info, ErrorKind.ENCRYPTED, _PASSWORD)
             return
         try:
-            yield from with_pages(self._item(ordinal, text, info), name, lambda: self._open(info))
+            yield from with_pages(self._item(ordinal, text, info), name, lambda: cast(BinaryIO, self._open(info)))
         except _FAULTS as error:
             fault = _fault(error)
             yield self._item(ordinal, text, info, fault.kind, fault.message)

@@ -11,7 +11,7 @@ import re
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import BinaryIO, cast
+from typing import BinaryIO
 from zipfile import BadZipFile, ZipExtFile, ZipInfo
 
 _END = struct.Struct("<4s4H2LH")
@@ -61,7 +61,7 @@ class Directory:
             yield place, self._entry(fields, names)
             at, place = at + len(fixed) + len(names), place + len(fixed) + len(names)
 
-    def open(self, info: ZipInfo) -> BinaryIO:
+    def open(self, info: ZipInfo) -> ZipExtFile:
         """The member of an entry; nothing else may be read from the file meanwhile. Raises what zipfile does."""
         if info.flag_bits & _NOT_READ:
             raise NotImplementedError("patched data or strong encryption")
@@ -73,7 +73,7 @@ class Directory:
         if mark != _MEMBER_MARK:
             raise BadZipFile(f"there is no member at byte {info.header_offset:,}")
         self.file.seek(name_bytes + extra_bytes, io.SEEK_CUR)
-        return cast(BinaryIO, ZipExtFile(self.file, "r", info))
+        return ZipExtFile(self.file, "r", info)
 
     def _entry(self, fields: tuple[int, ...], names: bytes) -> ZipInfo:
         """``fields`` of the fixed part, ``names`` is all behind it: name, extra fields, comment."""

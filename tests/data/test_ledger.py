@@ -376,7 +376,7 @@ def test_throughput_adds_up_over_workers_and_refuses_what_it_does_not_know(store
     run.write_throughput({"items": 3, "engine_s": 1.5})
     store.open_run(run.run_id).write_throughput({"items": 4, "tiles": None})
     sums = run.throughput()
-    assert (sums["items"], sums["engine_s"], sums["tiles"], sums["images"]) == (7, 1.5, 0, 0)
+    assert (sums["items"], sums["engine_s"], sums["tiles"], sums["images"], sums["workers"]) == (7, 1.5, 0, 0, 2)
     with pytest.raises(ValueError, match="no throughput column speed; there are items"):
         run.write_throughput({"speed": 1})
     next((run.path / "health").iterdir()).write_bytes(b"PAR1")

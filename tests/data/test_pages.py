@@ -46,6 +46,26 @@ def set_tag(data: bytearray, page: int, tag: int, value: int) -> None:
     struct.pack_into("<HHLL", data, offset + 2, tag, 4, 1, value)
 
 
+class Counting(io.BytesIO):
+    """Counts the bytes that are read of it."""
+
+    count = 0
+
+    def read(self, size: int | None = -1) -> bytes:
+        data = super().read(size)
+        self.count += len(data)
+        return data
+
+
+def test_a_later_page_of_a_file_larger_than_memory_is_looked_at_without_reading_the_file():
+    one, two = Image.new("RGB", (3000, 2000)), Image.new("RGB", (2500, 1500))
+    one.save(saved := io.BytesIO(), "TIFF", save_all=True, append_images=[two])
+    file = Counting(saved.getvalue())
+    probed = probe(file, page=2)
+    assert (probed.width, probed.height) == (2500, 1500)
+    assert file.count < 100_000 < len(saved.getvalue())
+
+
 @pytest.mark.parametrize("compression", [None, "tiff_lzw", "tiff_adobe_deflate", "jpeg"])
 @pytest.mark.parametrize("big", [False, True])
 def test_every_page_is_decoded_alone(compression, big):

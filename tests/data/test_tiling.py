@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 
 import numpy as np
 import pytest
@@ -65,10 +64,11 @@ def test_tiles_cover_every_pixel_leave_nothing_and_fit_the_model(width, height, 
             assert tile.width * tile.height <= budget.max_pixels
 
 
+@settings(deadline=None)
 @given(st.integers(449, 4000), st.integers(449, 4000), st.integers(0, 10**6), st.integers(0, 10**6))
 def test_what_is_smaller_than_the_overlap_is_whole_in_a_tile(width, height, x, y):
     tiles = plan_tiles(width, height, SHIPPED)[1:]
-    side = 32  # of an element somewhere in the image; the least overlap is an eighth of 256 or more
+    side = 32  # of an element somewhere in the image; the least overlap is an eighth of 320 or more
     x, y = x % (width - side), y % (height - side)
     inside = [t for t in tiles if t.x <= x and t.y <= y and x + side <= t.x + t.width and y + side <= t.y + t.height]
     assert inside or not tiles
@@ -76,7 +76,13 @@ def test_what_is_smaller_than_the_overlap_is_whole_in_a_tile(width, height, x, y
 
 @pytest.mark.parametrize(
     ("size", "grid", "tile"),
-    [((2400, 1600), (8, 4), (448, 448)), ((1554, 1078), (5, 3), (448, 416)), ((3000, 300), (10, 1), (448, 300))],
+    [
+        ((2400, 1600), (6, 6), (576, 320)),
+        ((3000, 2000), (7, 7), (608, 320)),
+        ((1554, 1078), (4, 4), (544, 320)),
+        ((3000, 300), (7, 1), (608, 300)),
+        ((300, 3000), (1, 6), (300, 576)),
+    ],
 )
 def test_posters_and_scenes_are_tiled_at_full_scale(size, grid, tile):
     tiles = plan_tiles(*size, SHIPPED)[1:]
@@ -92,7 +98,7 @@ def test_small_and_extreme_shapes():
     assert plan_tiles(1, 1, SHIPPED) == ()
     assert plan_tiles(31, 639, SHIPPED) == ()
     assert plan_tiles(633, 634, SHIPPED) == ()  # just under twice the model's most pixels
-    assert len(plan_tiles(634, 634, SHIPPED)) == 5
+    assert len(plan_tiles(634, 634, SHIPPED)) == 7
     for mode in ("auto", "off", 64):
         with pytest.raises(ValueError, match="200 times"):
             plan_tiles(1, 5000, SHIPPED, mode)
@@ -102,27 +108,26 @@ def test_small_and_extreme_shapes():
 CAPPED = VisionBudget(patch=14, merge=3, min_pixels=4 * 42 * 42, max_pixels=1024 * 42 * 42)
 
 
+@settings(deadline=None)
 @given(st.integers(1, 12_000), st.integers(1, 12_000), st.sampled_from([SHIPPED, CAPPED]))
 def test_tiles_overlap_by_the_rule_and_cost_no_more_tokens_than_the_cap(width, height, budget):
     try:
         tiles = plan_tiles(width, height, budget)[1:]
     except ValueError:
         return
-    square = math.isqrt(budget.max_pixels)
-    assert square % budget.cell == 0
     for tile in tiles:
         seen = budget.resized(tile.width, tile.height)
         assert seen[0] * seen[1] <= budget.max_pixels or budget.cell in seen
     sides = (({(t.x, t.width) for t in tiles}, OVERLAP_ACROSS), ({(t.y, t.height) for t in tiles}, OVERLAP_DOWN))
     for spans, part in sides:
         for (begin, length), (following, _) in itertools.pairwise(sorted(spans)):
-            assert begin + length - following >= square // part
+            assert begin + length - following >= length // part
 
 
 def test_tiles_of_a_model_with_cells_of_42_pixels():
     assert plan_tiles(1344, 2688, CAPPED) == ()
     tiles = plan_tiles(3000, 2000, CAPPED)[1:]
-    assert all(t.width % 42 == 0 and t.height % 42 == 0 and t.width <= 1344 and t.height <= 1344 for t in tiles)
+    assert {(t.width, t.height) for t in tiles} == {(1848, 756)}
     assert all(CAPPED.tokens(t.width, t.height) <= 1024 and t.scale == 1.0 for t in tiles)
 
 

@@ -84,7 +84,7 @@ def test_hf_folder_is_loaded_with_images_and_typed_columns(images: Path, answere
     done = export(answered(images, questions=ASKED), "hf", out := tmp_path / "hf")
     loaded = load(out, tmp_path / "cache")
     assert done.rows == len(loaded) == 10
-    assert set(loaded.column_names) == {"image", *ANSWERS.names}
+    assert set(loaded.column_names) == {"image", *ANSWERS.names, "review", "model_answer"}
     assert isinstance(loaded.features["image"], datasets.Image)
     assert loaded.features["created_at"].dtype == "timestamp[us, tz=UTC]"
     assert loaded.features["mean_logprob"].dtype == "float64"
@@ -114,7 +114,7 @@ def test_hf_of_a_run_without_answers_keeps_its_columns(images: Path, answered: A
     (path,) = (out / "data").iterdir()  # load_dataset itself refuses a split without rows
     table = pq.read_table(path)
     assert table.num_rows == 0
-    assert set(table.column_names) == {"image", *ANSWERS.names}
+    assert set(table.column_names) == {"image", *ANSWERS.names, "review", "model_answer"}
 
 
 def test_hf_files_are_of_about_the_size_asked_for(

@@ -41,7 +41,7 @@ def test_jsonl_holds_every_row_and_column_whatever_a_reader_takes_for_a_line_end
     rows = lines(out)
     assert done.rows == len(rows) == 12
     assert out.read_text(encoding="utf-8").splitlines() == out.read_text(encoding="utf-8").split("\n")[:-1]
-    assert {frozenset(r) for r in rows} == {frozenset(ANSWERS.names)}
+    assert {frozenset(r) for r in rows} == {frozenset((*ANSWERS.names, "review", "model_answer"))}
     assert [r["answer"] for r in rows if r["status"] == "ok"] == [HARD + q.question_id for q in ASKED] * 5
     failed = [r for r in rows if r["status"] == "failed"]
     assert [(r["error_kind"], r["error"]) for r in failed] == [("truncated", "cut")] * 2

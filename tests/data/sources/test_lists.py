@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 
@@ -125,3 +126,31 @@ def test_a_name_that_exists_is_no_glob(photos, listed):
 def test_a_glob_that_finds_nothing_is_one_failed_item(photos, listed):
     assert [i.error_kind for i in listed(photos / "p/*.gif")[1]] == ["not_found"]
     assert [i.error_kind for i in listed(photos / "nowhere/*.gif")[1]] == ["not_found"]
+
+
+@pytest.mark.parametrize("form", ["{}", "data:image/png;base64,{}"])
+def test_parquet_of_images_written_as_text_is_a_table_and_no_list(photos, listed, png, form):
+    text = form.format(base64.b64encode(png(3)).decode())
+    pq.write_table(pa.table({"image": [None, text, "../p/a.png"]}), photos / "p/t.parquet")
+    for given in (photos / "p/t.parquet", photos / "p"):
+        source, items = listed(given)
+        rows = [item for item in items if item.uri.endswith("t.parquet")]
+        assert [item.ordinal for item in rows] == [0, 1, 2]
+        assert [source.read(item) for item in rows[1:]] == [png(3), png()]
+
+
+def test_names_in_parquet_may_be_any_bytes(tmp_path, listed, png):
+    (tmp_path / os.fsdecode(b"caf\xe9.png")).write_bytes(png(1))
+    raw = pa.array([b"caf\xe9.png"]).view(pa.string())
+    pq.write_table(pa.table({"path": raw, "k": raw, "n": [7]}), tmp_path / "list.parquet")
+    source, (item,) = listed(tmp_path / "list.parquet", keep=("k", "n"))
+    assert source.read(item) == png(1)
+    assert dict(item.metadata) == {"k": os.fsdecode(b"caf\xe9.png"), "n": "7"}
+
+
+def test_an_image_written_out_in_a_list_is_one_failed_item_of_its_row(photos, listed):
+    (photos / "l.jsonl").write_text('{"path": "p/a.png"}\n{"path": "data:image/png;base64,iVBORw0KGgo="}\n')
+    _, (whole, failed) = listed(photos / "l.jsonl")
+    assert whole.error_kind is None
+    assert (failed.ordinal, failed.error_kind) == (1, "unreadable")
+    assert "Parquet" in failed.error

@@ -186,6 +186,17 @@ def test_a_member_too_long_to_hold_fails_alone(tmp_path, listed, png, make_tar, 
     assert source.read(short) == png()
 
 
+@pytest.mark.parametrize("mode", ["w", "w:gz"])
+def test_a_long_member_that_is_no_image_is_not_unpacked(tmp_path, listed, png, make_tar, monkeypatch, mode):
+    members = [("bomb.png", bytes(1 << 20)), ("long.png", png() + bytes(1 << 20)), ("a.png", png())]
+    (tmp_path / "a.tar").write_bytes(make_tar(members, mode))
+    monkeypatch.setattr("zellige.data.sources.base.LOOKED_AT_BYTES", 1000)
+    source, (bomb, *others) = listed(tmp_path)
+    with pytest.raises(ReadError, match="not unpacked"):
+        source.read(bomb)
+    assert [source.read(item) for item in others] == [data for _, data in members[1:]]
+
+
 def test_threads_reading_a_compressed_tar_start_it_over_rarely(tmp_path, listed, png, make_tar, monkeypatch):
     count = 400
     (tmp_path / "a.tar.gz").write_bytes(make_tar([(f"{n}.png", png(n)) for n in range(count)], "w:gz"))

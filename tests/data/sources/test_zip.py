@@ -252,3 +252,12 @@ def test_a_zip_of_very_many_members_is_listed_in_little_memory(tmp_path):
     assert done[:1] + done[2:4] == [str(count), "b'x'", "b'x'"]
     assert int(done[1]) < 10_000, "kB to list them"
     assert int(done[4]) < 30_000, "kB to read them too"
+
+
+def test_a_long_member_that_is_no_image_is_not_unpacked(tmp_path, listed, png, monkeypatch):
+    members = [("bomb.png", bytes(1 << 20)), ("long.png", png() + bytes(1 << 20)), ("a.png", png())]
+    (tmp_path / "a.zip").write_bytes(zip_of(members, zipfile.ZIP_DEFLATED))
+    monkeypatch.setattr("zellige.data.sources.base.LOOKED_AT_BYTES", 1000)
+    source, (bomb, *others) = listed(tmp_path)
+    assert kind_of_reading(source, bomb) == "unreadable"
+    assert [source.read(item) for item in others] == [data for _, data in members[1:]]
