@@ -33,6 +33,9 @@ def ask(
     workers: int | None = None,
     dedupe: bool = True,
     retry: list[str] | None = None,
+    prompt: str | None = None,
+    json_schema: str | None = None,
+    engine_limits: dict[str, float] | None = None,
 ) -> Any:
     """Ask ``questions``, or those of ``questions_file``, of the images of ``inputs`` (paths or ``file://`` addresses).
 
@@ -66,5 +69,8 @@ def ask(
             workers=workers,
             dedupe=dedupe,
             retry=tuple(retry or ()),
+            prompt=prompt,
+            json_schema=json_schema,
+            engine_limits=engine_limits or {},
         )
     )

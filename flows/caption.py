@@ -32,6 +32,8 @@ def caption(
     workers: int | None = None,
     dedupe: bool = True,
     retry: list[str] | None = None,
+    json_schema: str | None = None,
+    engine_limits: dict[str, float] | None = None,
 ) -> Any:
     """Caption the images of ``inputs`` (paths or ``file://`` addresses) into ``store``; the run's summary.
 
@@ -63,5 +65,7 @@ def caption(
             workers=workers,
             dedupe=dedupe,
             retry=tuple(retry or ()),
+            json_schema=json_schema,
+            engine_limits=engine_limits or {},
         )
     )

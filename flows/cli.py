@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -25,6 +26,8 @@ runs_app = typer.Typer(help="Look at the runs of a store.", no_args_is_help=True
 app.add_typer(runs_app, name="runs")
 bench_app = typer.Typer(help="Measure this machine.", no_args_is_help=True)
 app.add_typer(bench_app, name="bench")
+config_app = typer.Typer(help="Look at settings.", no_args_is_help=True)
+app.add_typer(config_app, name="config")
 
 WHAT, HOW, WHERE, OF_WHAT, RUNNING = "What to do", "How to ask", "Where", "Of what", "How to run"
 
@@ -32,7 +35,7 @@ Inputs = Annotated[
     list[str] | None,
     typer.Argument(metavar="INPUT", help="Images, folders, globs, archives, tables and lists; here or at s3://…"),
 ]
-Store = Annotated[Path | None, typer.Option(help="Folder of runs and answers.", rich_help_panel=WHERE)]
+Store = Annotated[str | None, typer.Option(metavar="DIR", help="Folder of runs and answers.", rich_help_panel=WHERE)]
 Tile = Annotated[
     str | None,
     typer.Option(
@@ -43,7 +46,8 @@ Tile = Annotated[
 ]
 Limit = Annotated[int | None, typer.Option(min=1, help="Take the first N items.", rich_help_panel=WHAT)]
 DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Count items, calls and vision tokens; write nothing.", rich_help_panel=WHAT)
+    bool,
+    typer.Option("--dry-run", help="Count items and vision tokens, time a few; write nothing.", rich_help_panel=WHAT),
 ]
 Resume = Annotated[str | None, typer.Option(metavar="RUN", help="Finish this run.", rich_help_panel=WHAT)]
 Retry = Annotated[
@@ -123,6 +127,19 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on std
 Quiet = Annotated[
     bool, typer.Option("--quiet", help="No progress and no summary; errors are still told.", rich_help_panel=RUNNING)
 ]
+Preset = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME",
+        help="Settings that ship (zellige config presets); may be given often, and every flag counts more.",
+        rich_help_panel=HOW,
+    ),
+]
+Config = Annotated[Path | None, typer.Option(metavar="FILE", help="Settings from this TOML file.", rich_help_panel=HOW)]
+Schema = Annotated[
+    str | None,
+    typer.Option(metavar="FILE", help="JSON schema that every answer has to meet.", rich_help_panel=HOW),
+]
 LogFile = Annotated[Path | None, typer.Option(help="Write a log of the run here.", rich_help_panel=RUNNING)]
 RunStore = Annotated[Path, typer.Option("--store", help="Folder of runs and answers.")]
 PlainJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
@@ -159,9 +176,12 @@ def caption(
     as_json: Json = False,
     quiet: Quiet = False,
     log_file: LogFile = None,
+    preset: Preset = None,
+    config: Config = None,
+    schema: Schema = None,
 ) -> None:
     """Caption every image."""
-    parameters = _parameters(locals()) | {"prompt": prompt}
+    parameters = _parameters(locals()) | {"prompt": prompt, "json_schema": schema}
     _start(
         "caption", parameters, dry_run=dry_run, prefect=not no_prefect, as_json=as_json, quiet=quiet, log_file=log_file
     )
@@ -182,6 +202,10 @@ def ask(
             help="Questions from a JSONL, CSV or Parquet file: question, and question_id where wanted.",
             rich_help_panel=WHAT,
         ),
+    ] = None,
+    prompt: Annotated[
+        str | None,
+        typer.Option(help="What to say around each question, with {question} in it.", rich_help_panel=WHAT),
     ] = None,
     tile: Tile = None,
     limit: Limit = None,
@@ -207,10 +231,13 @@ def ask(
     as_json: Json = False,
     quiet: Quiet = False,
     log_file: LogFile = None,
+    preset: Preset = None,
+    config: Config = None,
+    schema: Schema = None,
 ) -> None:
     """Ask questions about every image."""
     asked = {"questions": question or [], "questions_file": None if questions is None else _address(questions)}
-    parameters = _parameters(locals()) | asked
+    parameters = _parameters(locals()) | asked | {"prompt": prompt, "json_schema": schema}
     _start("ask", parameters, dry_run=dry_run, prefect=not no_prefect, as_json=as_json, quiet=quiet, log_file=log_file)
 
 
@@ -245,6 +272,8 @@ def read(
     as_json: Json = False,
     quiet: Quiet = False,
     log_file: LogFile = None,
+    preset: Preset = None,
+    config: Config = None,
 ) -> None:
     """Read all text of every image, in reading order."""
     parameters = _parameters(locals()) | {"prompt": prompt}
@@ -291,6 +320,26 @@ def delete_run(
     from zellige.flows.runs_commands import delete_run
 
     raise typer.Exit(delete_run(run, store, yes, as_json))
+
+
+@runs_app.command("compare")
+def compare_runs(
+    first: Annotated[str, typer.Argument(metavar="A")],
+    second: Annotated[str, typer.Argument(metavar="B")],
+    store: RunStore,
+    agreement: Annotated[
+        float, typer.Option(min=0, max=1, metavar="SHARE", help="Of the answers ok in both, how many must be equal.")
+    ] = 0.99,
+    throughput: Annotated[
+        float, typer.Option(min=0, metavar="RATIO", help="What items a second of B over A must reach.")
+    ] = 0.8,
+    as_json: PlainJson = False,
+) -> None:
+    """Two runs side by side: counts, answers, kernels, throughput; exit code 3 where B is worse than it may be."""
+    from zellige.flows.compare_command import compare_runs
+    from zellige.tasks.compare import Limits
+
+    raise typer.Exit(compare_runs(first, second, store, Limits(agreement, throughput), as_json))
 
 
 @runs_app.command("rebuild")
@@ -344,6 +393,8 @@ def serve_engine(
             "for those that are not public.",
         ),
     ] = None,
+    preset: Preset = None,
+    config: Config = None,
 ) -> None:
     """Serve the engine on one port: OpenAI-compatible API, chat page, health and metrics."""
     try:
@@ -352,8 +403,15 @@ def serve_engine(
         raise typer.BadParameter(f"no module {error.name}: install zellige[serve]", param_hint="serve") from error
     from zellige.engine.connect import EngineSpec, open_local
     from zellige.flows.serve_command import serve_command
+    from zellige.flows.settings import SettingError, limits_in, resolve
 
-    spec = EngineSpec(None if model is None else str(model), device, dtype)
+    flags = {"model": None if model is None else str(model), "device": device, "dtype": dtype}
+    try:
+        found = resolve(flags, preset or [], config, os.environ)
+    except SettingError as error:
+        raise typer.BadParameter(str(error), param_hint="serve") from error
+    named: dict[str, Any] = {key: found[key].value if key in found else None for key in flags}
+    spec = EngineSpec(**named, limits=tuple(limits_in(found).items()))
 
     def run(tell: Callable[[str], None]) -> None:
         serve(
@@ -366,6 +424,57 @@ def serve_engine(
         )
 
     raise typer.Exit(serve_command(run, has_keys=api_keys is not None))
+
+
+@app.command("quantize")
+def quantize_model(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="Checkpoint folder in Hugging Face layout.")],
+    to: Annotated[Path, typer.Option(metavar="DIR", help="New folder for the quantised checkpoint.")],
+    bits: Annotated[int, typer.Option(metavar="2|3|4|8", help="Bits of the weights of the decoder's layers.")] = 4,
+    experts_bits: Annotated[
+        int | None, typer.Option(metavar="2|3|4|8", help="Bits of experts' weights. Default: those of --bits.")
+    ] = None,
+    keep: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PATTERN", help="Leave matrices alone whose names hold this regular expression."),
+    ] = None,
+    tensor: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PATTERN=BITS", help="Bits of matrices whose names hold PATTERN; the first that fits."),
+    ] = None,
+    group: Annotated[
+        int | None,
+        typer.Option(metavar="32|64|128", help="Inputs that share a scale. Default: 32 at 2 and 3 bits, else 128."),
+    ] = None,
+    sensitive: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            max=0.5,
+            metavar="SHARE",
+            help="Inputs kept in 8 bits, those that cost most. Default: 0.04 at 2 and 3 bits, else 0.",
+        ),
+    ] = None,
+    samples: Annotated[int, typer.Option(min=1, help="Drawn samples to calibrate with.")] = 96,
+    report_samples: Annotated[
+        int, typer.Option(min=0, help="Held-out samples to measure what it cost with; 0: do not.")
+    ] = 100,
+    device: Device = None,
+    dtype: Dtype = None,
+    as_json: PlainJson = False,
+) -> None:
+    """Write a checkpoint with weights of 2, 3, 4 or 8 bits, and measure what that cost."""
+    from zellige.flows.quantize_command import quantize_command
+
+    def work(tell: Callable[[str], None]) -> dict[str, Any]:
+        from zellige.engine.quantize.plan import make_plan
+        from zellige.engine.quantize.run import quantize_and_judge
+
+        plan = make_plan(bits, experts_bits, keep or [], tensor or [], group, sensitive)
+        how: dict[str, Any] = {"samples": samples, "judges": report_samples, "device": device, "dtype": dtype}
+        return quantize_and_judge(model, to, plan, **how, tell=tell)
+
+    raise typer.Exit(quantize_command(work, to, as_json))
 
 
 @app.command("export")
@@ -402,12 +511,127 @@ def export_run(
     raise typer.Exit(export(run, to, dest, store, **options, shard_bytes=shard_bytes, as_json=as_json))
 
 
+@app.command("doctor")
+def examine(
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="COMMAND", help="With --sanitize: what to run. Default: the operators' self-tests."),
+    ] = None,
+    layers: Annotated[
+        Path | None,
+        typer.Option(metavar="IMAGE", help="Compare the model's layers on this image with float32 on the CPU."),
+    ] = None,
+    model: Model = None,
+    device: Device = None,
+    dtype: Annotated[
+        str | None, typer.Option(metavar="float32|bfloat16|float16", help="With --layers. Default: bfloat16.")
+    ] = None,
+    dump: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PLACE", help="With --layers: write what comes out of this place; may be given often."),
+    ] = None,
+    to: Annotated[Path, typer.Option(metavar="DIR", help="Where --dump writes.")] = Path(),
+    sanitize: Annotated[
+        str | None,
+        typer.Option(
+            metavar="memcheck|racecheck|initcheck|synccheck",
+            help="Run COMMAND under compute-sanitizer and tell its report by operator.",
+        ),
+    ] = None,
+    as_json: PlainJson = False,
+) -> None:
+    """Look at what may be wrong: the GPUs, every operator against its reference, a model's layers."""
+    from zellige.engine.doctor import Doctor
+    from zellige.flows import doctor_command as doctor
+
+    looks_at = Doctor(device)
+    if sanitize is not None:
+        raise typer.Exit(doctor.sanitize(looks_at, command or [], sanitize, as_json))
+    if command:
+        raise typer.BadParameter("a command is run with --sanitize memcheck", param_hint="COMMAND")
+    if layers is not None:
+        folder = None if model is None else str(model)
+        raise typer.Exit(doctor.layers(looks_at, layers, folder, dtype, dump or [], to, as_json))
+    raise typer.Exit(doctor.examine(looks_at, as_json))
+
+
+@app.command("report")
+def report_run(
+    run: Annotated[str, typer.Argument(metavar="RUN")],
+    store: RunStore,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="The file to write. Default: report-RUN.html.")
+    ] = None,
+    as_json: PlainJson = False,
+) -> None:
+    """Write one HTML file about a run: images, tiles, answers, charts, kernels; it opens without a network."""
+    from zellige.flows.report_command import report
+
+    raise typer.Exit(report(run, store, out, as_json))
+
+
+@app.command("review")
+def review_run(
+    run: Annotated[str, typer.Argument(metavar="RUN")],
+    store: RunStore,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1; 0 takes a free one.")] = 0,
+    reviewer: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Stands beside each verdict. Default: the user's name.")
+    ] = None,
+) -> None:
+    """Serve a run's page to this machine, to accept, edit or reject its answers."""
+    from zellige.flows.review_command import review
+
+    raise typer.Exit(review(run, store, port, reviewer))
+
+
+@config_app.command("show")
+def show_config(
+    flow: Annotated[str | None, typer.Argument(metavar="[caption|ask|read]")] = None,
+    preset: Preset = None,
+    config: Config = None,
+    prompt: Annotated[str | None, typer.Option(help="What to say to the model.", rich_help_panel=WHAT)] = None,
+    tile: Tile = None,
+    max_tokens: MaxTokens = None,
+    temperature: Temperature = None,
+    seed: Seed = None,
+    schema: Schema = None,
+    model: Model = None,
+    engine: Engines = None,
+    device: Device = None,
+    dtype: Dtype = None,
+    shard_items: ShardItems = None,
+    workers: Workers = None,
+    as_json: PlainJson = False,
+) -> None:
+    """Every setting of a flow, and whether a flag, the environment, a file, a preset or nothing said it."""
+    from zellige.flows.config_command import show
+    from zellige.flows.settings import KEYS
+
+    given = {
+        **locals(),
+        "engines": engine,
+        "json_schema": schema,
+        "model": None if model is None else str(model.absolute()),
+    }
+    flags = {key: given[key] for key in KEYS}
+    raise typer.Exit(show(flow, preset or [], config, flags, as_json))
+
+
+@config_app.command("presets")
+def list_presets(as_json: PlainJson = False) -> None:
+    """The presets that ship, and what each is for."""
+    from zellige.flows.config_command import presets
+
+    raise typer.Exit(presets(as_json))
+
+
 def _parameters(given: dict[str, Any]) -> dict[str, Any]:
     """What every flow is started with, as small plain values: None for what was left out."""
     plain = ("tile", "limit", "resume", "max_tokens", "temperature", "seed", "device", "dtype", "shard_items", "column")
     return {
         "inputs": given["inputs"] or [],
-        "store": None if given["store"] is None else _address(given["store"]),
+        "store": given["store"] and (given["store"] if "://" in given["store"] else _address(Path(given["store"]))),
         "model": None if given["model"] is None else str(given["model"].absolute()),
         "engines": given["engine"] or [],
         "raw": given["raw"] or None,
@@ -416,6 +640,8 @@ def _parameters(given: dict[str, Any]) -> dict[str, Any]:
         "keep": given["keep"] or [],
         "retry": given["retry"] or [],
         "workers": given["workers"],
+        "presets": given["preset"] or [],
+        "config": given["config"],
         "dedupe": not given["no_dedupe"],
         **{name: given[name] for name in plain},
     }

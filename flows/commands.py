@@ -9,18 +9,20 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
 from zellige.data.ledger import LedgerError, RecipeDiffers, RunExists, UnknownRun
 from zellige.data.schema import storable
 from zellige.data.sources import SourceError, open_source
+from zellige.data.uri import is_file_uri
 from zellige.flows.ephemeral import PrefectUnavailableError, prefect_server
 from zellige.flows.interrupt import stopping_on_interrupt
 from zellige.flows.output import put
 from zellige.flows.pipeline import RunFailedError, exit_code, run_job
 from zellige.flows.progress import watching
+from zellige.flows.settings import settle
 from zellige.flows.show import forecast_lines, next_step, resume_command, summary_lines
 from zellige.tasks.forecast import forecast
 from zellige.tasks.host import EngineNotOpenedError, closing_engines
@@ -55,8 +57,10 @@ def start(
     def work() -> int:
         if log_problem is not None:
             raise log_problem
-        parameters["inputs"] = list(open_source(parameters["inputs"]).inputs) if parameters["inputs"] else []
+        settle(task, parameters)
         job = _job(task, parameters, dry_run)
+        parameters["inputs"] = list(open_source(job.inputs, job.source_options).inputs) if job.inputs else []
+        job = replace(job, inputs=tuple(parameters["inputs"]))
         if dry_run:
             return _show_forecast(job, as_json)
         with watched_by(watch), stopping_on_interrupt(watch), closing_engines():
@@ -74,8 +78,11 @@ def start(
 
 
 def _job(task: Flow, parameters: dict[str, Any], dry_run: bool) -> Job:
-    if parameters["store"] is None and not dry_run:
+    store = parameters["store"]
+    if not store and not dry_run:
         raise WrongUseError("give --store DIR: the folder for the run and its answers")
+    if store and "://" in store and not is_file_uri(store):
+        raise WrongUseError(f"--store {store}: answers are written to a local folder; name one, and copy it afterwards")
     lists = {name: tuple(value) for name, value in parameters.items() if isinstance(value, list)}
     return Job(task=task, **(parameters | lists | {"store": parameters["store"] or ""}))
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from zellige.data.exports import FORMATS, Exported, ExportError, ExportOptions, export_run
-from zellige.data.exports.base import IfExists
+from zellige.data.exports.base import REJECTED, IfExists
 from zellige.data.ledger import LedgerError, Store, UnknownRun
 from zellige.data.sources import SourceError
 from zellige.flows.output import put
@@ -101,5 +101,5 @@ def _lines(run_id: str, done: Exported) -> list[str]:
 
 
 def _problems(done: Exported) -> int:
-    quiet = ("failed", "skipped", "its text file exists")
+    quiet = ("failed", "skipped", REJECTED, "its text file exists")
     return sum(count for reason, count in done.left_out.items() if reason not in quiet)

@@ -32,6 +32,7 @@ def read(
     workers: int | None = None,
     dedupe: bool = True,
     retry: list[str] | None = None,
+    engine_limits: dict[str, float] | None = None,
 ) -> Any:
     """Read the images of ``inputs`` (paths or ``file://`` addresses) into ``store``; the run's summary.
 
@@ -63,5 +64,6 @@ def read(
             workers=workers,
             dedupe=dedupe,
             retry=tuple(retry or ()),
+            engine_limits=engine_limits or {},
         )
     )

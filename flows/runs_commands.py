@@ -66,6 +66,7 @@ def show_run(run_id: str, store: Path, as_json: bool) -> int:
             *failure_lines([f | {"uri": readable(f["uri"])} for f in failures]),
             *([f"  … and {more} more failed"] if more > 0 else []),
             *([f"  next: {step}"] if step else []),
+            *([f"  to answer again what failed: {_retry(run)}"] if shown["failed"] and not step else []),
         ]
         put("\n".join(lines), sys.stdout)
         return 0
@@ -175,6 +176,10 @@ def _next(run: Run, state: str) -> str | None:
     if state in ("finished", "running"):
         return None
     return resume_command(run.recipe.task, run.run_id, str(run.path.parent.parent))
+
+
+def _retry(run: Run) -> str:
+    return resume_command(run.recipe.task, run.run_id, str(run.path.parent.parent)) + " --retry failed"
 
 
 def _told(work: Callable[[], int], as_json: bool) -> int:

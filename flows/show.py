@@ -28,7 +28,8 @@ def summary_lines(summary: dict[str, Any]) -> list[str]:
         lines.append(f"  {_passed_by(summary)}")
     if t.get("wall_s"):
         lines.append(
-            f"  {duration(t['wall_s'])}: {t['items_per_s']:.2f} items/s, {t['tokens_per_s']:.1f} tokens/s · "
+            f"  {duration(t['wall_s'])}{_by_workers(t)}: "
+            f"{t['items_per_s']:.2f} items/s, {t['tokens_per_s']:.1f} tokens/s · "
             f"{t['images']:,} images, {t['tiles']:,} views, {t['image_tokens']:,} image tokens, "
             f"{t['prompt_tokens']:,} prompt tokens, {t['completion_tokens']:,} completion tokens"
         )
@@ -37,7 +38,16 @@ def summary_lines(summary: dict[str, Any]) -> list[str]:
             f"engine {t['engine_s']:.1f} (preprocess {t['preprocess_s']:.1f}, vision {t['vision_s']:.1f}, "
             f"prefill {t['prefill_s']:.1f}, generate {t['generate_s']:.1f}), commit {t['commit_s']:.1f}"
         )
+    if summary.get("index_error"):
+        rebuild = f"zellige runs rebuild --store {shlex.quote(summary['store'])}"
+        lines.append(f"  the index lacks this run ({summary['index_error']}); {rebuild} makes it anew, nothing is lost")
     return [*lines, f"  rows: {summary['parts']}", *_kernel_lines(summary)]
+
+
+def _by_workers(throughput: dict[str, Any]) -> str:
+    """That seconds and rates are of one worker after another, whether they worked at the same time or not."""
+    workers = throughput.get("workers", 1)
+    return f" of {workers} workers, added up" if workers > 1 else ""
 
 
 def _kernel_lines(summary: dict[str, Any]) -> list[str]:
@@ -76,12 +86,24 @@ def forecast_lines(forecast: dict[str, Any]) -> list[str]:
     if not forecast["items"]:
         return [_nothing_found(forecast)]
     return [
-        f"{forecast['items']} items, {len(bad)} of them unreadable",
+        f"{forecast['items']:,} items, {len(bad):,} of them unreadable{_kinds(forecast['kinds'])}",
         f"{forecast['views']:,} views, {forecast['calls']:,} calls, {forecast['vision_tokens']:,} vision tokens",
+        *_time_lines(forecast),
         *(f"  {uri}: {error}" for uri, error in list(bad.items())[:20]),
         *([f"  … and {len(bad) - 20} more"] if len(bad) > 20 else []),
         *([_passed_by(forecast)] if forecast["ignored"] else []),
     ]
+
+
+def _kinds(kinds: dict[str, int]) -> str:
+    return ": " + ", ".join(f"{n:,} {kind}" for kind, n in kinds.items()) if kinds else ""
+
+
+def _time_lines(forecast: dict[str, Any]) -> list[str]:
+    if forecast["seconds"] is not None:
+        fast, slow = map(duration, forecast["seconds"])
+        return [f"{fast} to {slow} of answering, by {forecast['answered']} items that were answered to see"]
+    return [f"how long it takes is not known: {forecast['no_estimate']}"] if forecast["no_estimate"] else []
 
 
 def _nothing_found(told: dict[str, Any]) -> str:

@@ -106,7 +106,7 @@ class Asker:
                 failure = f"{type(e).__name__}: {e}"
             else:
                 self._failures_in_a_row = 0
-                return self._judged(answer, attempt)
+                return self._judged(request, answer, attempt)
             if attempt < ENGINE_TRIES:
                 self._tally.retries += 1
                 await asyncio.sleep(FIRST_PAUSE_S * 2 ** (attempt - 1))
@@ -126,11 +126,12 @@ class Asker:
             raise EngineError("the engine ended the answer with an error")
         return answer
 
-    def _judged(self, answer: Answer, attempt: int) -> Outcome:
+    def _judged(self, request: Request, answer: Answer, attempt: int) -> Outcome:
         self._tally.image_tokens += answer.usage.image_tokens
         self._tally.prompt_tokens += answer.usage.prompt_tokens
         self._tally.completion_tokens += answer.usage.completion_tokens
-        kind, error = refusal(answer, self._raw, self._may_be_empty) or (None, None)
+        as_json = request.grammar is not None and request.grammar.kind == "json_schema"
+        kind, error = refusal(answer, self._raw, self._may_be_empty, as_json) or (None, None)
         return Outcome(answer, kind, error, answer.usage, answer.engine_s, attempt)
 
 

@@ -1,7 +1,8 @@
-"""The dry run: what a run would be, from headers alone."""
+"""The dry run: what a run would be, from headers alone, and how long it would take, from a few answers."""
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -9,35 +10,43 @@ from zellige.data.decode_wire import Failed
 from zellige.data.schema import Item
 from zellige.data.tiling import plan_tiles
 from zellige.tasks.decode import probe_item
+from zellige.tasks.estimate import Reservoir, Sample, estimate
 from zellige.tasks.job import Job
 from zellige.tasks.plan import source_of, timed_host
-from zellige.tasks.recipe import questions_of, sampling_of, tile_fits, tiling_of
+from zellige.tasks.recipe import questions_of, recipe_of, sampling_of, tile_fits, tiling_of
 
 
 @dataclass
 class Forecast:
     """What a run would be: items, those known to be unreadable, what is passed by, and what the model would be shown.
 
-    ``unreadable`` says why, by the item's name (address, member or row, page); ``ignored`` counts by reason.
+    ``kinds`` counts the readable items by media type; ``unreadable`` says why, by the item's name (address, member or
+    row, page); ``ignored`` counts by reason. ``seconds`` is how long answering may take, from and to, by ``answered``
+    items; where it is None ``no_estimate`` says why.
     """
 
     inputs: list[str] = field(default_factory=list)
     items: int = 0
+    kinds: dict[str, int] = field(default_factory=dict)
     unreadable: dict[str, str] = field(default_factory=dict)
     ignored: dict[str, int] = field(default_factory=dict)
     views: int = 0
     calls: int = 0
     vision_tokens: int = 0
+    seconds: tuple[float, float] | None = None
+    answered: int = 0
+    no_estimate: str | None = None
 
 
 def forecast(job: Job) -> Forecast:
-    """The dry run: lists the items by their headers and counts, by the model's own rule; writes nothing."""
-    sampling_of(job)
+    """The dry run: lists the items by their headers, counts by the model's own rule, times a few; writes nothing."""
+    sampling = sampling_of(job)
     questions, tiling = questions_of(job), tiling_of(job.tile, bool(job.raw))
     source = source_of(job)
-    budget = timed_host(job.engine).identity().vision
+    host = timed_host(job.engine)
+    budget = host.identity().vision
     tile_fits(tiling, budget)
-    total = Forecast(list(source.inputs))
+    total, kinds, samples = Forecast(list(source.inputs)), Counter[str](), Reservoir()
     for item in islice(source.items(), job.limit):
         total.items += 1
         loaded = probe_item(source, item)
@@ -51,10 +60,18 @@ def forecast(job: Job) -> Forecast:
         except ValueError as e:
             _note(total.unreadable, item, str(e))
             continue
-        total.views += len(sizes)
-        total.calls += len(sizes) * len(questions)
-        total.vision_tokens += tokens * len(questions)
-    total.ignored = dict(source.ignored)
+        kinds[loaded.format] += 1
+        if asked := sum(q.concerns(item) for q in questions):
+            sample = Sample(item, len(sizes) * asked, tokens * asked)
+            total.views += len(sizes)
+            total.calls += sample.calls
+            total.vision_tokens += sample.tokens
+            samples.offer(sample)
+    total.kinds, total.ignored = dict(kinds.most_common()), dict(source.ignored)
+    if total.calls:
+        recipe = recipe_of(job, questions, tiling, sampling, host.identity())
+        told = estimate(recipe, source, host, job.workers, samples.kept, total.vision_tokens)
+        total.seconds, total.answered, total.no_estimate = told.seconds, told.answered, told.why_not
     return total
 
 

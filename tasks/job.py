@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 from zellige.data.schema import ErrorKind, storable
@@ -14,6 +15,8 @@ Flow = Literal["caption", "ask", "read"]
 #: What is said to the model where nothing else was asked for, and the tokens of an answer at most: a page is long.
 DEFAULT_PROMPTS = {"caption": "Describe the image.", "ask": "", "read": "Read the text."}
 DEFAULT_MAX_TOKENS = {"caption": 256, "ask": 256, "read": 1024}
+#: Where the question stands in what is said around it.
+QUESTION_PLACE = "{question}"
 #: Items a shard: what is leased, answered and committed together, and the most that a crash makes a run do again.
 DEFAULT_SHARD_ITEMS = 256
 #: More than any run has, and no more than every counter on the way can hold.
@@ -63,6 +66,9 @@ class Job:
     workers: int | None = None
     dedupe: bool = True
     retry: tuple[str, ...] = ()
+    #: A JSON schema as JSON text, which every answer has to meet; limits of a local engine by name.
+    json_schema: str | None = None
+    engine_limits: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for option, value in (("--limit", self.limit), ("--shard-items", self.shard_items)):
@@ -77,6 +83,10 @@ class Job:
         if self.engines and (self.device or self.dtype):
             option = "--device" if self.device else "--dtype"
             raise WrongUseError(f"{option} is the server's to decide; leave it out, or leave --engine out")
+        if self.task == "ask" and self.prompt and QUESTION_PLACE not in self.prompt:
+            raise WrongUseError(f"--prompt {self.prompt!r}: what is said around a question has {QUESTION_PLACE} in it")
+        if self.task == "read" and self.json_schema is not None:
+            raise WrongUseError("--schema does not go with read, which joins text; use zellige caption or ask")
         if self.prompt is not None and storable(self.prompt) != self.prompt:
             raise WrongUseError(f"--prompt {self.prompt!r} is no valid text; write it in UTF-8")
 
@@ -93,4 +103,7 @@ class Job:
     @property
     def engine(self) -> EngineSpec:
         """The engine that was named; the one that ships where none was."""
-        return EngineSpec(self.model, self.device, self.dtype, split_urls(*self.engines))
+        urls = split_urls(*self.engines)
+        # An engine behind a URL has its own limits.
+        limits = () if urls else tuple(sorted(self.engine_limits.items()))
+        return EngineSpec(self.model, self.device, self.dtype, urls, limits)

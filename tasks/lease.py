@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict
 
 from zellige.data.decode_pool import DecodePool
 from zellige.data.ledger import Lease, LedgerError, Run
-from zellige.data.schema import AnswerRow
-from zellige.data.sources import open_source
+from zellige.data.schema import AnswerRow, Recipe
+from zellige.data.sources import Source, open_source
 from zellige.data.views import ViewRule
 from zellige.engine.api import RunMeter
 from zellige.tasks.answer import Asker
 from zellige.tasks.copies import Answers
 from zellige.tasks.decode import Decoder
+from zellige.tasks.environment import ENVIRONMENT_EVENT, environment
 from zellige.tasks.host import EngineHost
 from zellige.tasks.job import Job
 from zellige.tasks.plan import engine_of, open_store, timed_host
-from zellige.tasks.recipe import stored_sampling
+from zellige.tasks.recipe import grammar_of, stored_sampling
 from zellige.tasks.shard import ShardWork
+from zellige.tasks.timeline import Timeline
 from zellige.tasks.watch import Tally, Watch, current_watch
 
 #: Threads that wait for the bytes of items that are no local files.
@@ -51,49 +53,69 @@ def lease_loop(job: Job, run_id: str) -> None:
 
 def _work(run: Run, host: EngineHost, watch: Watch, pool: DecodePool, answers: Answers | None) -> None:
     """Answer what is left of a run and record how it ended."""
+    timeline = Timeline(watch.tally, host.engine)
     try:
-        _answer_shards(run, host, watch, pool, answers)
+        run.event(ENVIRONMENT_EVENT, **environment())
+        with timeline:
+            _answer_shards(run, host, watch, pool, answers, timeline)
     except BaseException as e:
         interrupted = isinstance(e, KeyboardInterrupt)
         with suppress(LedgerError):  # a store that is gone or full is often the error itself, which then says more
             run.finish("interrupted" if interrupted else "failed", None if interrupted else f"{type(e).__name__}: {e}")
         raise
-    _store_health(run, host, watch.tally)
+    _store_health(run, host, watch.tally, timeline)
     run.finish("finished" if len(run.done_shards()) == run.shard_count else "interrupted")
 
 
-def _answer_shards(run: Run, host: EngineHost, watch: Watch, pool: DecodePool, answers: Answers | None) -> None:
+def _answer_shards(
+    run: Run, host: EngineHost, watch: Watch, pool: DecodePool, answers: Answers | None, timeline: Timeline
+) -> None:
     tally, start = watch.tally, time.perf_counter()
-    tally.items_total = run.items_left()
+    tally.items_total, look_again = run.items_left(), start + LOOK_AGAIN_S
 
     def on_change(changed: Tally) -> None:
         changed.wall_s = changed.plan_s + time.perf_counter() - start
         watch.on_change(changed)
 
-    with ThreadPoolExecutor(READ_THREADS, thread_name_prefix="zellige-read") as readers:
-        rule = ViewRule(
-            run.recipe.task,
-            run.recipe.tiling,
-            host.identity().vision,
-            lines_at_once=run.recipe.preprocessing.get("lines_at_once"),
-        )
-        work = ShardWork(
-            run_id=run.run_id,
-            recipe=run.recipe,
-            sampling=stored_sampling(run.recipe),
-            decoder=Decoder(open_source(run.inputs, run.source_options), rule, pool, readers),
-            asker=Asker(host.engine, tally, raw=run.recipe.raw, may_be_empty=run.recipe.task == "read"),
-            watch=Watch(tally, watch.stop, on_change),
-            answers=answers,
-        )
+    source, inside = open_source(run.inputs, run.source_options), Watch(tally, watch.stop, on_change)
+    with shard_work(run.run_id, run.recipe, source, host, pool, inside, answers) as work:
         while (lease := _next_lease(run, watch)) is not None:
             with lease:
                 rows = host.run(work.rows(lease.shard.items))
                 commit(lease, rows, tally)
+            if time.perf_counter() > look_again:  # others may have done some of them meanwhile
+                tally.items_total, look_again = tally.items + run.items_left(), time.perf_counter() + LOOK_AGAIN_S
             on_change(tally)
             # After every part, so that the share of a worker that is killed later is counted too.
-            _store_health(run, host, tally)
+            _store_health(run, host, tally, timeline)
+    tally.items_total = tally.items + run.items_left()
     on_change(tally)
+
+
+@contextmanager
+def shard_work(
+    run_id: str,
+    recipe: Recipe,
+    source: Source,
+    host: EngineHost,
+    pool: DecodePool,
+    watch: Watch,
+    answers: Answers | None,
+) -> Iterator[ShardWork]:
+    """What answers the items of ``source`` by ``recipe``, while inside."""
+    lines = recipe.preprocessing.get("lines_at_once")
+    rule = ViewRule(recipe.task, recipe.tiling, host.identity().vision, lines_at_once=lines)
+    with ThreadPoolExecutor(READ_THREADS, thread_name_prefix="zellige-read") as readers:
+        yield ShardWork(
+            run_id=run_id,
+            recipe=recipe,
+            sampling=stored_sampling(recipe),
+            decoder=Decoder(source, rule, pool, readers),
+            asker=Asker(host.engine, watch.tally, raw=recipe.raw, may_be_empty=recipe.task == "read"),
+            watch=watch,
+            answers=answers,
+            grammar=grammar_of(recipe),
+        )
 
 
 def commit(lease: Lease, rows: Sequence[AnswerRow], tally: Tally) -> None:
@@ -111,8 +133,9 @@ def commit(lease: Lease, rows: Sequence[AnswerRow], tally: Tally) -> None:
             log.warning("%s, question %s: %s: %s", row.uri, row.question_id, row.error_kind, row.error)
 
 
-def _store_health(run: Run, host: EngineHost, tally: Tally) -> None:
+def _store_health(run: Run, host: EngineHost, tally: Tally, timeline: Timeline) -> None:
     """What this worker did so far and how the kernels of its engine behaved, in place of what was stored before."""
+    run.write_timeline(timeline.moments())
     meter = host.run(host.engine.meter(run.run_id))
     run.write_throughput(_sample(tally, meter))
     if meter.kernels:

@@ -13,11 +13,13 @@ from zellige.data.schema import REQUEST_ID, Question, Recipe, Tiling
 from zellige.data.sources.missing import near_names
 from zellige.data.sources.opening import asks_itself
 from zellige.data.uri import from_uri, is_file_uri
-from zellige.engine.api import ModelIdentity, RequestRejected, Sampling, VisionBudget
+from zellige.engine.api import Grammar, ModelIdentity, RequestRejected, Sampling, VisionBudget
 from zellige.tasks.job import DEFAULT_MAX_TOKENS, DEFAULT_PROMPTS, Job, WrongUseError
 
 #: Part of a recipe's ``preprocessing``: raised whenever tiling, validating, second tries or merging change an answer.
-ANSWER_RULES = 4
+ANSWER_RULES = 5
+#: In a recipe's ``sampling``, only where there is one: the JSON schema that answers have to meet, as text.
+_SCHEMA = "json_schema"
 
 
 def sampling_of(job: Job) -> Sampling:
@@ -58,7 +60,7 @@ def questions_of(job: Job) -> tuple[Question, ...]:
     """What is asked about every item; raises WrongUseError where nothing or nothing usable is."""
     if job.task != "ask":
         return (Question(job.task),)
-    if not job.questions and not job.questions_file and asks_itself(job.inputs):
+    if not job.questions and not job.questions_file and asks_itself(job.inputs, job.source_options):
         return (Question(REQUEST_ID),)
     if bool(job.questions) == bool(job.questions_file):
         raise WrongUseError("give either --question TEXT (as often as needed) or --questions FILE")
@@ -73,6 +75,12 @@ def questions_of(job: Job) -> tuple[Question, ...]:
         raise WrongUseError(str(e)) from e
 
 
+def grammar_of(recipe: Recipe) -> Grammar | None:
+    """What every answer has to be, where the recipe says it."""
+    schema = recipe.sampling.get(_SCHEMA)
+    return None if schema is None else Grammar("json_schema", schema)
+
+
 def recipe_of(
     job: Job, questions: tuple[Question, ...], tiling: Tiling, sampling: Sampling, identity: ModelIdentity
 ) -> Recipe:
@@ -83,7 +91,7 @@ def recipe_of(
         questions=questions,
         prompt=prompt,
         tiling=tiling,
-        sampling=asdict(sampling),
+        sampling=asdict(sampling) | ({} if job.json_schema is None else {_SCHEMA: job.json_schema}),
         raw=bool(job.raw),
         **model_fields(identity),
     )
@@ -91,7 +99,9 @@ def recipe_of(
 
 def stored_sampling(recipe: Recipe) -> Sampling:
     """The sampling of a recipe that was read back: JSON's lists are tuples again."""
-    plain: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in recipe.sampling.items()}
+    plain: dict[str, Any] = {
+        k: tuple(v) if isinstance(v, list) else v for k, v in recipe.sampling.items() if k != _SCHEMA
+    }
     return Sampling(**plain)
 
 
@@ -117,6 +127,8 @@ def asked_over(job: Job, recipe: Recipe) -> Recipe:
     for name in ("max_tokens", "temperature", "seed"):
         if (value := getattr(job, name)) is not None:
             sampling[name] = value
+    if job.json_schema is not None:
+        sampling[_SCHEMA] = job.json_schema
     if job.raw is not None:
         sampling["repetition_stop"] = not job.raw
     asked = bool(job.questions or job.questions_file)

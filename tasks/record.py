@@ -13,10 +13,14 @@ from zellige.tasks.recipe import local_path
 
 
 def record(job: Job, run_id: str) -> dict[str, Any]:
-    """Put the run in the store's index and say how it stands: what ``--json`` prints."""
+    """Put the run in the store's index and say how it stands: what ``--json`` prints.
+
+    ``index_error`` says why it could not be put there: nothing is lost, the files are the truth.
+    """
     run, catalog = open_store(job).open_run(run_id), Catalog(local_path(job.store))
-    catalog.record(run)
-    return summary(run, catalog)
+    written = catalog.record(run)
+    reasons = [e["reason"] for e in run.events() if e["kind"] == "index_not_written"]
+    return summary(run, catalog) | {"index_error": None if written else reasons[-1]}
 
 
 def summary(run: Run, catalog: Catalog) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from zellige.data.decode_pool import DecodeFailed
@@ -13,10 +13,11 @@ from zellige.data.decode_wire import Failed, Header
 from zellige.data.schema import AnswerRow, Item, Question, Recipe, Status
 from zellige.data.tiling import Tile
 from zellige.data.views import View
-from zellige.engine.api import Sampling, ask
+from zellige.engine.api import Grammar, Sampling, ask
 from zellige.tasks.answer import Asker, Outcome
 from zellige.tasks.copies import Answers, Key, copied
 from zellige.tasks.decode import Decoder
+from zellige.tasks.job import QUESTION_PLACE
 from zellige.tasks.merge import (
     Merged,
     merge_answers,
@@ -63,6 +64,7 @@ class ShardWork:
     asker: Asker
     watch: Watch
     answers: Answers | None
+    grammar: Grammar | None = None
 
     async def rows(self, items: Sequence[Item]) -> list[AnswerRow]:
         """One row an item and question, in the order of ``items``; raises EngineDownError, PoolError."""
@@ -184,10 +186,14 @@ class ShardWork:
             seen.outcomes[q.question_id, view.index] = task
 
     async def _ask(self, question: Question, view: View) -> Outcome:
-        return await self._say(question.text if self.recipe.task == "ask" else self.recipe.prompt, view)
+        if self.recipe.task != "ask":
+            return await self._say(self.recipe.prompt, view)
+        around = self.recipe.prompt or QUESTION_PLACE
+        return await self._say(around.replace(QUESTION_PLACE, question.text), view)
 
     async def _say(self, prompt: str, view: View) -> Outcome:
-        return await self.asker.ask(ask(prompt, view.pixels, sampling=self.sampling, run_id=self.run_id))
+        request = ask(prompt, view.pixels, sampling=self.sampling, run_id=self.run_id)
+        return await self.asker.ask(replace(request, grammar=self.grammar))
 
     @property
     def _sums_up(self) -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
@@ -14,6 +16,9 @@ from zellige.data.tiling import Tile
 SLACK_PX = 2 * OWN_MARGIN
 #: How much alike two readings of one line are, and how many lines at an edge may be cut so that they read otherwise.
 ALIKE, CUT_LINES = 0.75, 2
+#: Weight of the lines, squared, by which a run differs from what the height of an overlap promises; each of its lines
+#: speaks for it by 1 at most. In a list of lines that are all alike the longest run is not what was seen twice.
+SURPRISE = 0.5
 #: The fewest characters that two halves of a line have to share where they overlap.
 SHARED = 3
 
@@ -29,18 +34,26 @@ class Piece:
 def stitched(pieces: Sequence[Piece]) -> str:
     """The text of all pieces, which come in reading order; pieces without text leave no trace.
 
-    Pieces of one line are joined by a blank. Where pieces overlap, they are joined at the longest run of lines (below
-    each other) or of characters (beside each other) that both have.
+    Pieces of one line are joined by a blank. Where pieces overlap, they are joined at the run of lines that both have
+    and the overlap has room for (below each other), or at the longest run of characters of both (beside each other).
     """
     written: list[str] = []
     above: Tile | None = None
+    count = height = 0
     for row in _rows([Piece(piece.tile.as_read(), piece.text) for piece in pieces]):
         lines = _across(row)
         first = row[0].tile
-        overlap = 0 if above is None else above.y + above.height - first.y
-        beneath = above is not None and first.y > above.y and first.x < above.x + above.width
-        written = _below(written, lines) if beneath and overlap > SLACK_PX else written + lines
-        above = first
+        if above is not None and first.y > above.y and first.x < above.x + above.width:
+            overlap = above.y + above.height - first.y
+        else:
+            overlap = 0
+        if overlap > SLACK_PX:
+            # Of the lines that an overlap has room for, its edges may cut one.
+            seen_twice = overlap * (count + len(lines)) / (height + first.height) - 0.5
+            written = _below(written, lines, seen_twice)
+        else:
+            written = written + lines
+        above, count, height = first, len(lines), first.height
     return "\n".join(written).strip("\n")
 
 
@@ -74,19 +87,33 @@ def _lines(text: str) -> list[str]:
     return [line.strip() for line in text.split("\n") if line.strip()]
 
 
-def _below(upper: list[str], lower: list[str]) -> list[str]:
-    """Two lists of lines joined at the longest run of lines that the end of one shares with the start of the other."""
+def _below(upper: list[str], lower: list[str], seen_twice: float) -> list[str]:
+    """Two lists of lines joined at a run of lines that the end of one shares with the start of the other.
+
+    Of several the best is taken: long, well alike, and with the lines that were cut at the edges about as many as were
+    ``seen_twice`` by height.
+    """
+    best, joined = -math.inf, upper + lower
+    alike = functools.cache(_alike)
+    cuts = sorted(itertools.product(range(CUT_LINES + 1), repeat=2), key=sum)
     for length in range(min(len(upper), len(lower)), 0, -1):
-        for cut_above, cut_below in sorted(itertools.product(range(CUT_LINES + 1), repeat=2), key=sum):
+        for cut_above, cut_below in cuts:
             end = len(upper) - cut_above
-            shared = list(zip(upper[max(0, end - length) : end], lower[cut_below : cut_below + length], strict=False))
-            if len(shared) == length and all(_alike(one, other) for one, other in shared):
-                return upper[:end] + lower[cut_below + length :]
-    return upper + lower
+            surprise = SURPRISE * (length + cut_above + cut_below - seen_twice) ** 2
+            if length - surprise <= best or length > min(end, len(lower) - cut_below):
+                continue
+            shared = list(zip(upper[end - length : end], lower[cut_below : cut_below + length], strict=True))
+            if all(alike(*pair) >= 0 for pair in shared):
+                worth = sum(alike(*pair) for pair in shared) - surprise
+                if worth > best:
+                    best, joined = worth, upper[:end] + lower[cut_below + length :]
+    return joined
 
 
-def _alike(one: str, other: str) -> bool:
-    return SequenceMatcher(None, one, other, autojunk=False).ratio() >= ALIKE
+def _alike(one: str, other: str) -> float:
+    """How much two readings tell that they are of one line: up to 1; -inf where they are not."""
+    ratio = SequenceMatcher(None, one, other, autojunk=False).ratio()
+    return ((ratio - ALIKE) / (1 - ALIKE)) ** 4 if ratio >= ALIKE else -math.inf
 
 
 def _beside(left: list[str], right: list[str]) -> list[str]:

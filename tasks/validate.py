@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 from zellige.data.schema import ErrorKind
@@ -17,10 +18,13 @@ _LEAST_LOOP_CHARS = 60
 _LONGEST_UNIT_CHARS = 400
 
 
-def refusal(answer: Answer, raw: bool = False, may_be_empty: bool = False) -> tuple[ErrorKind, str] | None:
+def refusal(
+    answer: Answer, raw: bool = False, may_be_empty: bool = False, as_json: bool = False
+) -> tuple[ErrorKind, str] | None:
     """Why this answer must not be kept, or None for a good one; ``raw`` refuses only what the engine calls broken.
 
-    An answer ``may_be_empty`` where a page is read: nothing is printed on some.
+    An answer ``may_be_empty`` where a page is read: nothing is printed on some. One wanted ``as_json`` may be none
+    where a server takes no heed of the schema.
     """
     if answer.finish_reason == "nonfinite":
         return ErrorKind.NONFINITE, "the model produced NaN or infinity"
@@ -35,6 +39,11 @@ def refusal(answer: Answer, raw: bool = False, may_be_empty: bool = False) -> tu
         return ErrorKind.LENGTH, f"the answer was cut off after {tokens} tokens; give a larger --max-tokens"
     if not answer.text.strip() and not may_be_empty:
         return ErrorKind.INVALID_OUTPUT, "the answer is empty"
+    if as_json:
+        try:
+            json.loads(answer.text)
+        except ValueError as e:
+            return ErrorKind.INVALID_OUTPUT, f"the answer is not JSON: {e}"
     return None
 
 

@@ -53,6 +53,11 @@ class Tally:
     _in_flight: int = 0
     _busy_since: float = 0.0
 
+    @property
+    def in_flight(self) -> int:
+        """Requests at the engine now."""
+        return self._in_flight
+
     @contextmanager
     def waiting_for_engine(self) -> Iterator[None]:
         """Count the time inside as waiting for the engine; requests that overlap count once."""

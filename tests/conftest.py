@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import os
+import sys
 
 import pytest
 
-
-def _on_gpu(config: pytest.Config) -> bool:
-    return config.getoption("markexpr") == "gpu"
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    # Read when a kernel is defined, so before any test module is imported.
-    if not _on_gpu(config):
-        os.environ["TRITON_INTERPRET"] = "1"
+# Read when Triton is first imported, which the conftest of a folder may do before pytest is configured.
+if "gpu" not in sys.argv and "-mgpu" not in sys.argv:
+    os.environ["TRITON_INTERPRET"] = "1"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if not _on_gpu(config):
+    if config.getoption("markexpr") != "gpu":
         by_hand = pytest.mark.skip(reason="compiled kernels: run by hand with `pytest -m gpu`")
         for item in items:
             if item.get_closest_marker("gpu"):

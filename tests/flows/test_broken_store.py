@@ -154,6 +154,27 @@ def test_index_whose_log_was_cut_in_half_is_restored(fake: Any, folder: Path, tm
         assert index.execute("SELECT count(*), count(DISTINCT row_id) FROM answers").fetchall() == [(ITEMS, ITEMS)]
 
 
+def test_index_that_another_program_holds_is_told_with_its_holder_and_costs_no_row(
+    fake: Any, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("zellige.data.catalog._WAIT_S", 0.001)
+    store = tmp_path / "store"
+    store.mkdir()
+    program = "import sys, duckdb; index = duckdb.connect(sys.argv[1]); print('held', flush=True); sys.stdin.read()"
+    command = [sys.executable, "-c", program, store / "zellige.duckdb"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"held\n"
+        done = CliRunner().invoke(app, ["caption", str(folder), "--store", str(store), "--no-prefect"])
+        assert done.exit_code == 0
+        assert f"PID {holder.pid}" in done.stderr
+        assert f"zellige runs rebuild --store {store} makes it anew, nothing is lost" in done.stderr
+        assert told("runs", "list", "--store", store)[0]["ok"] == ITEMS
+        holder.communicate()
+    assert told("runs", "rebuild", "--store", store) == {"runs": 1, "rows": ITEMS, "left_out": []}
+    assert caption(folder, "--store", store)["index_error"] is None
+
+
 def test_run_killed_while_it_was_planned_is_planned_by_resume_with_the_model_it_was_begun_with(
     zellige: Any, folder: Path, tmp_path: Path, rows: Rows
 ) -> None:

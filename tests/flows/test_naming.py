@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow.dataset as ds
 import pytest
 from typer.testing import CliRunner
 
@@ -33,8 +34,14 @@ def places(draw: Draw, tmp_path: Path) -> dict[str, str]:
     folder = draw("a.png").parent
     (folder / "empty.txt").write_text("")
     (folder / "blank.jsonl").write_text("\n\n")
+    (folder / "names.csv").write_text("name,colour\na.png,red\n")
     (folder / "gone.txt").write_text("\n".join(f"gone{n}.png" for n in range(9)))
     return {"FOLDER": str(folder), "STORE": str(tmp_path / "store")}
+
+
+def rows_of(done: dict[str, Any]) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = ds.dataset(Path(done["parts"]).parent, format="parquet").to_table().to_pylist()
+    return rows
 
 
 def filled(text: str, places: dict[str, str]) -> str:
@@ -54,6 +61,10 @@ def filled(text: str, places: dict[str, str]) -> str:
         (["memory://nowhere/a.png"], "there is nothing at this address"),
         (["list:FOLDER/a.png"], "is image/png, and no list of names"),
         (["wds:FOLDER/a.png"], "name it without wds:"),
+        (["batch:FOLDER/a.png"], "is image/png, and no file of batch requests"),
+        (["list:FOLDER"], "is a folder; name a file after list:"),
+        (["FOLDER/names.csv"], "no column of names, but name, colour; name one with --column"),
+        (["FOLDER/names.csv", "--column", "nome"], "no column 'nome', but name, colour"),
     ],
 )
 @pytest.mark.parametrize("dry", [False, True])
@@ -65,6 +76,27 @@ def test_inputs_that_name_nothing_are_wrong_use_and_leave_no_run(
     assert says in found["error"]
     assert not Path(places["STORE"]).exists()
     assert fake.opened == []
+
+
+def test_column_of_a_list_is_the_one_that_is_named(fake: Any, places: dict[str, str]) -> None:
+    inputs = (f"{places['FOLDER']}/names.csv", "--column", "name", "--keep", "colour")
+    done = told("caption", *inputs, "--store", places["STORE"], "--no-prefect", code=0)
+    (row,) = rows_of(done)
+    assert (done["ok"], dict(row["metadata"])) == (1, {"colour": "red"})
+    again = told("caption", *inputs, "--resume", done["run_id"], "--store", places["STORE"], "--no-prefect", code=0)
+    assert again["run_id"] == done["run_id"]
+    assert "--questions" in told("ask", *inputs, "--store", places["STORE"], "--no-prefect", code=2)["error"]
+
+
+@pytest.mark.parametrize("store", ["s3://bucket/answers", "memory://x", ""])
+def test_store_that_is_no_folder_is_wrong_use_and_none_is_made(
+    fake: Any, places: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: str
+) -> None:
+    (empty := tmp_path / "empty").mkdir()
+    monkeypatch.chdir(empty)
+    found = told("caption", places["FOLDER"], "--store", store, "--no-prefect", code=2)
+    assert "folder" in found["error"]
+    assert not list(empty.iterdir())
 
 
 def test_deployment_that_names_nothing_leaves_no_run_either(fake: Any, places: dict[str, str]) -> None:

@@ -12,6 +12,7 @@ from PIL import Image
 
 from zellige.data.catalog import Catalog
 from zellige.data.ledger import RecipeDiffers, Store, StoreUnusable
+from zellige.data.schema import AnswerRow
 from zellige.flows.pipeline import RunFailedError, exit_code, run_job
 from zellige.tasks import lease
 from zellige.tasks.answer import FAILURES_UNTIL_DOWN
@@ -164,7 +165,7 @@ def test_large_image_is_asked_tile_by_tile(fake: Any, draw: Draw, store: Path, r
     overview, *tiles = row["tiles"]
     assert (overview["x"], overview["y"], overview["width"], overview["height"]) == (0, 0, 300, 200)
     assert len(tiles) >= 4
-    assert all(t["width"] <= 128 and t["height"] <= 128 for t in tiles)
+    assert all(t["width"] * t["height"] <= 128 * 128 for t in tiles)
     assert all(
         t["answer"] == "colour 9 9 9" and t["confidence"] == pytest.approx(0.905, abs=1e-3) for t in row["tiles"]
     )
@@ -200,6 +201,30 @@ def test_throughput_is_stored_with_the_run(fake: Any, draw: Draw, store: Path, w
     assert 0 < stored["engine_s"] <= stored["wall_s"]
     assert all(stored[k] > 0 for k in ("load_s", "plan_s", "decode_s", "commit_s"))
     assert done["throughput"]["items_per_s"] == pytest.approx(2 / stored["wall_s"])
+
+
+def test_what_others_did_meanwhile_is_no_longer_to_be_done(
+    fake: Any, draw: Draw, store: Path, watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for n in range(4):
+        folder = draw(f"{n}.png", (n, 0, 0)).parent
+    commit, helped = lease.commit, []
+
+    def helping(*mine: Any) -> None:
+        if not helped:
+            (run_id,) = Store(store).run_ids()
+            other = Store(store).open_run(run_id)
+            helped.append(held := other.lease())
+            assert held is not None
+            question = other.recipe.questions[0]
+            row = AnswerRow.of(run_id, other.recipe, held.shard.items[0], question, "ok", answer="x")
+            held.commit([row])
+            other.close()
+        commit(*mine)
+
+    monkeypatch.setattr(lease, "commit", helping)
+    done = caption(store, folder, shard_items=1)
+    assert (done["ok"], watch.tally.items, watch.tally.items_total) == (4, 3, 3)
 
 
 def test_limit_takes_the_first_items(fake: Any, draw: Draw, store: Path, rows: Rows) -> None:

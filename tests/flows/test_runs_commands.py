@@ -30,7 +30,9 @@ def test_run_is_retried_shown_rebuilt_and_deleted(fake: Any, draw: Draw, tmp_pat
     bad.write_bytes(b"")
     plain = ("--store", store, "--no-prefect", "--json", "--quiet")
     run = json.loads(said("caption", folder, *plain, code=3))["run_id"]
-    assert str(bad) in said("runs", "show", run, "--store", store)
+    shown = said("runs", "show", run, "--store", store)
+    assert str(bad) in shown
+    assert f"answer again what failed: zellige caption --resume {run} --store {store} --retry failed" in shown
     draw("b c.png", (200, 10, 10))
     assert json.loads(said("caption", "--resume", run, "--retry", "timeout", *plain, code=3))["failed"] == 1
     done = json.loads(said("caption", "--resume", run, "--retry", "failed", *plain))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from zellige.data.samples.glyphs import load_font
 from zellige.data.samples.ink import Box, Ink
 from zellige.data.tiling import cut, plan_tiles
 from zellige.engine.demo.architecture import BUDGET
-from zellige.engine.runner import Runner
+from zellige.engine.models.qwen3_vl import Qwen3VL
 from zellige.flows.pipeline import run_job
 from zellige.tasks.job import Job
 
@@ -80,22 +82,24 @@ def test_tiles_find_small_print_that_is_lost_in_the_whole(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Judged over all posters together: a single one has too few facts to tell nine of ten from eight."""
-    scores = {}
+    rows = []
     for seed in seeds:
         folder = tmp_path / seed
         folder.mkdir(parents=True)
         with monkeypatch.context() as patch:
-            scores[seed] = score(seed, width, height, count, most_px, folder, patch)
-    readable, tiled, whole = (sum(column) for column in zip(*scores.values(), strict=True))
-    assert readable >= 0.8 * count * len(seeds), scores
-    assert tiled >= 0.9 * readable, scores
-    assert whole < 0.2 * readable, scores
+            rows.append({"poster": seed, **score(seed, width, height, count, most_px, folder, patch)})
+        print(json.dumps(rows[-1]))
+    readable, tiled, whole = (sum(row[name] for row in rows) for name in ("readable", "found_in_tiles", "found_whole"))
+    assert readable >= 0.8 * count * len(seeds), rows
+    assert tiled >= 0.9 * readable, rows
+    assert whole < 0.2 * readable, rows
 
 
 def score(
     seed: str, width: int, height: int, count: int, most_px: int, folder: Path, patch: pytest.MonkeyPatch
-) -> tuple[int, int, int]:
+) -> dict[str, Any]:
     """Of one poster: the facts that are read alone, and how many of those are found in tiles and in the whole."""
+    begin = time.perf_counter()
     pixels, placed = poster(seed, width, height, count, most_px)
     questions = tuple(f"What is the {fact.names[0]}?" for _, fact in placed)
     alone = [
@@ -109,13 +113,30 @@ def score(
         if single[i][q] == fact.value
     ]
     encoded: list[int] = []
-    see = Runner._see
-    patch.setattr(Runner, "_see", lambda self, images: encoded.append(len(images)) or see(self, images))
+    see = Qwen3VL.see
+
+    def counted(self: Any, patches: Any, sizes: Any, *more: Any, **options: Any) -> Any:
+        encoded.append(len(sizes))
+        return see(self, patches, sizes, *more, **options)
+
+    patch.setattr(Qwen3VL, "see", counted)
     (tiled,) = answers(folder, "tiled", [pixels], questions, "auto")
-    views = sum(encoded)
+    encodings = sum(encoded)
     (whole,) = answers(folder, "whole", [pixels], questions, "off")
     # What differs went through the vision tower once, whatever the number of questions; tiles without print are alike.
-    pictures = {cut(pixels, tile).tobytes() for tile in plan_tiles(width, height, BUDGET)}
-    assert views == len(pictures)
-    found, lost = (sum(answered[q] == value for q, value in readable) for answered in (tiled, whole))
-    return len(readable), found, lost
+    tiles = plan_tiles(width, height, BUDGET)
+    different = len({cut(pixels, tile).tobytes() for tile in tiles})
+    assert encodings == different
+    return {
+        "size": [width, height],
+        "type_px": [13, most_px],
+        "facts": count,
+        "readable": len(readable),
+        "found_in_tiles": sum(tiled[q] == value for q, value in readable),
+        "found_whole": sum(whole[q] == value for q, value in readable),
+        "views": len(tiles),
+        "different_views": different,
+        "encodings": encodings,
+        "lost": [[q, value, tiled[q]] for q, value in readable if tiled[q] != value],
+        "seconds": round(time.perf_counter() - begin, 1),
+    }

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from zellige.data.tiling import Tile
 from zellige.tasks.stitch import Piece, stitched
 
@@ -44,6 +46,17 @@ def test_halves_of_lines_are_joined_where_they_overlap() -> None:
     left = piece(0, 0, 400, 100, "the quick brown fo\njumps ove\nend")
     right = piece(300, 0, 400, 100, "own fox went\nover the dog")
     assert stitched([left, right]) == "the quick brown fox went\njumps over the dog\nend"
+
+
+@pytest.mark.parametrize("seen_twice", [2, 5])
+def test_a_list_of_lines_that_are_nearly_alike_loses_none_where_tiles_overlap(seen_twice: int) -> None:
+    lines = [f"Item number {i} of the list 3.50" for i in range(40)]
+    pieces = []
+    for first in range(0, 40, 20 - seen_twice):
+        read = lines[first : first + 20]
+        top = ["-_'-_"] if first else []
+        pieces.append(piece(0, 20 * first - 8, 400, 20 * len(read) + 16, "\n".join([*top, *read])))
+    assert stitched(pieces) == "\n".join(lines)
 
 
 def test_the_same_line_twice_on_a_page_is_no_overlap() -> None:

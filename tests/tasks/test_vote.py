@@ -7,7 +7,7 @@ import random
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zellige.data.schema import ErrorKind
@@ -42,6 +42,7 @@ OUTCOMES = st.lists(
 )
 
 
+@settings(deadline=None)
 @given(outcomes=OUTCOMES, seed=st.integers(0, 1 << 32))
 def test_the_order_of_the_views_does_not_matter(outcomes: Sequence[Outcome], seed: int) -> None:
     pairs = list(zip(TILES, outcomes, strict=True))
@@ -53,6 +54,7 @@ def test_the_order_of_the_views_does_not_matter(outcomes: Sequence[Outcome], see
     assert sorted(again.tiles, key=repr) == sorted(merged.tiles, key=repr)
 
 
+@settings(deadline=None)
 @given(where=st.integers(0, len(TILES) - 1), sure=st.floats(0.5, 1.0), unsure=st.floats(0.01, 1.0))
 def test_one_answer_beats_any_number_of_abstentions(where: int, sure: float, unsure: float) -> None:
     outcomes = [outcome("not shown", unsure) for _ in TILES]
@@ -60,6 +62,7 @@ def test_one_answer_beats_any_number_of_abstentions(where: int, sure: float, uns
     assert merge_answers(TILES, outcomes).answer == "4711"
 
 
+@settings(deadline=None)
 @given(
     confidences=st.lists(st.floats(0.01, 0.98), min_size=len(TILES), max_size=len(TILES)), more=st.floats(0.001, 0.01)
 )
