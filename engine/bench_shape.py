@@ -1,6 +1,4 @@
-"""How fast the engine is with a model of full size: ``zellige bench engine --shape NAME --random-weights``.
-
-    python -m zellige.engine.bench_shape --shape qwen3-vl-30b-a3b --random-weights [--out FILE] [--alone]
+"""How fast the engine is with a model of full size: ``zellige bench engine --shape qwen3-vl-30b-a3b --random-weights``.
 
 A request is one image of 1024 × 1024 and some 40 tokens of text, or text alone. ``transformers`` generate runs on the
 same weights first, in a process of its own, and its logits judge ours: past TOLERANCE no speed is reported.
@@ -8,11 +6,9 @@ same weights first, in a process of its own, and its logits judge ours: past TOL
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -191,20 +187,15 @@ def _peer(folder: Path, device: str, rounds: int) -> tuple[torch.Tensor, list[tu
     return logits, peer.measure([request(i, NEW_TOKENS, True) for i in range(64)], NEW_TOKENS, rounds)
 
 
-def main() -> int:
-    """The command line; 1 where the engines disagree, 2 without a GPU."""
-    parser = argparse.ArgumentParser(prog="python -m zellige.engine.bench_shape", description=__doc__.splitlines()[0])
-    parser.add_argument("--shape", default="qwen3-vl-30b-a3b", choices=sorted(SHAPES))
-    parser.add_argument("--random-weights", action="store_true", required=True)
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--alone", action="store_true", help="without transformers beside it")
-    parser.add_argument("--out", type=Path, help="append one JSON line a row")
-    a = parser.parse_args()
+def bench(shape: str, rounds: int = 3, out: Path | None = None, *, device: str = "cuda", alone: bool = False) -> int:
+    """Measure, tell and keep the rows in ``out``; 1 where the engines disagree, 2 without a GPU or such a shape."""
+    if shape not in SHAPES:
+        print(f"shape {shape!r} is not one of {', '.join(SHAPES)}")
+        return 2
     if not torch.cuda.is_available():
         print("no CUDA device: nothing to measure")
         return 2
-    rows, error = compare(a.shape, a.device, a.rounds, a.alone)
+    rows, error = compare(shape, device, rounds, alone)
     if error is not None:
         print(f"first logits against transformers: relative L2 {error:.1e}, allowed {TOLERANCE:.0e}")
         if not error <= TOLERANCE:
@@ -212,15 +203,10 @@ def main() -> int:
             return 1
     card = torch.cuda.get_device_name()
     for row in rows:
-        print(
-            f"{row.engine:13} {row.what:22} {row.value:10.2f} {row.unit:9} {row.seconds:8.3f} s  {json.dumps(row.more)}"
-        )
-        if a.out:
-            where = {"shape": a.shape, "card": card, "torch": torch.__version__, "relative_l2": error}
-            with a.out.open("a") as file:
+        more = json.dumps(row.more)
+        print(f"{row.engine:13} {row.what:22} {row.value:10.2f} {row.unit:9} {row.seconds:8.3f} s  {more}")
+        if out:
+            where = {"shape": shape, "card": card, "torch": torch.__version__, "relative_l2": error}
+            with out.open("a") as file:
                 file.write(json.dumps(asdict(row) | where) + "\n")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

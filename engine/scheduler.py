@@ -138,13 +138,13 @@ class Scheduler:
         return sorted(chunks, key=lambda c: (c.length > 1, len(c.sequence.blocks) > 1, c.sequence.blocks[0]))
 
     def plan_ahead(self, sequences: list[Sequence]) -> list[Chunk] | None:
-        """One token more of each of ``sequences``, whose next ones are being computed; None where others have a claim.
+        """One token more of each of ``sequences``, all of whose tokens are being computed and the next ones chosen.
 
-        What it takes of blocks is theirs even where a sequence turns out to have ended.
+        None where others have a claim. What it takes of blocks goes back with the sequence, also where one has ended.
         """
         if self.waiting or len(sequences) != len(self.running):
             return None
-        starts = [s.computed + 1 for s in sequences]
+        starts = [len(s.tokens) for s in sequences]
         missing = [self.pool.needed(at + 1) - len(s.blocks) for s, at in zip(sequences, starts, strict=True)]
         if sum(missing) > self.pool.free:
             return None

@@ -364,6 +364,35 @@ def bench_pipeline(
     raise typer.Exit(bench_pipeline(items, out, as_json))
 
 
+@bench_app.command("engine")
+def bench_engine(
+    model: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Checkpoint to measure on this CPU. Without it the one that ships."),
+    ] = None,
+    shape: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Instead a model of this published size, on a GPU.")
+    ] = None,
+    random_weights: Annotated[
+        bool, typer.Option("--random-weights", help="Give a shape random weights: only its speed is measured.")
+    ] = False,
+    images: Annotated[int, typer.Option(min=16, help="Images a round, on a CPU.")] = 64,
+    rounds: Annotated[int, typer.Option(min=1, help="The median of so many counts.")] = 3,
+    alone: Annotated[bool, typer.Option("--alone", help="A shape without transformers beside it.")] = False,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Add the rows to this file of JSON lines.")] = None,
+) -> None:
+    """The engine's speed beside transformers' generate, in one run; no speed is told where the two disagree."""
+    if (shape is not None) != random_weights or (shape is not None and model is not None):
+        raise typer.BadParameter("--shape NAME and --random-weights go together, and without --model")
+    if shape is not None:
+        from zellige.engine.bench_shape import bench as bench_shape
+
+        raise typer.Exit(bench_shape(shape, rounds, out, alone=alone))
+    from zellige.engine.bench import bench as bench_model
+
+    raise typer.Exit(bench_model(model, images, rounds=rounds, out=out))
+
+
 @bench_app.command("kernels")
 def bench_kernels(
     check: Annotated[bool, typer.Option("--check", help="First hold every operator against its reference.")] = False,

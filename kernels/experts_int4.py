@@ -176,8 +176,10 @@ class Tile(NamedTuple):
     stages: int
 
 
-def tile(pairs: int, experts: int) -> Tile:
+def tile(pairs: int, experts: int, itemsize: int) -> Tile:
     """With few rows an expert little more than its weights is moved; with many they are unpacked for more rows."""
+    if itemsize > 2:
+        return Tile(16, 32, 4, 2)
     each = pairs / experts
     if each <= 1:
         return Tile(8, 64, 4, 4)
@@ -195,7 +197,7 @@ def _run(
     y = empty((T, H), dtype=x.dtype, device=device)
     if not T:
         return y
-    rows, outputs, warps, stages = cut or tile(pairs, E)
+    rows, outputs, warps, stages = cut or tile(pairs, E, x.element_size())
     order, ends = sorted_pairs(empty, chosen, E)
     hidden = empty((pairs, inner), dtype=x.dtype, device=device)
     parts = empty((pairs, H), dtype=torch.float32 if pairs <= EXACT_PAIRS else x.dtype, device=device)

@@ -29,7 +29,7 @@ ONLY_IN = {
     "prefect": ("flows/", "tasks/"),
     "duckdb": ("data/catalog.py",),
     "torch": ("engine/", "kernels/"),
-    "transformers": ("engine/bench.py",),
+    "transformers": ("engine/bench.py", "engine/bench_shape_peer.py"),
     "llguidance": ("engine/grammar.py",),
     "fastapi": ("engine/server/",),
 }

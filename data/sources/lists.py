@@ -17,6 +17,7 @@ from typing import Any, BinaryIO, cast
 from zellige.data.schema import ErrorKind
 from zellige.data.sniff import HEAD_BYTES, sniff
 from zellige.data.sources.base import ReadError, SourceError, StoredFile
+from zellige.data.sources.batches import DAMAGE
 from zellige.data.sources.cells import is_embedded
 from zellige.data.sources.options import SourceOptions
 
@@ -128,7 +129,6 @@ class ListFile:
                 yield b"", (), "this line is neither a name nor an object"
 
     def _parquet(self, file: BinaryIO) -> Iterator[Row]:
-        import pyarrow as pa
         import pyarrow.parquet as pq
 
         try:
@@ -140,7 +140,7 @@ class ListFile:
                 columns = [_cells(cells) for cells in batch.columns]
                 for row in zip(*columns, strict=True):
                     yield self._row(dict(zip(batch.schema.names, row, strict=True)), column)
-        except (pa.ArrowException, OSError) as error:
+        except DAMAGE as error:
             raise ReadError(ErrorKind.UNREADABLE, f"this Parquet file is damaged: {error}") from error
 
 
@@ -164,7 +164,7 @@ def names_images(file: StoredFile, options: SourceOptions) -> bool:
                 return False
             first = next(table.iter_batches(_LOOKED_AT_ROWS, columns=[column], use_threads=False), None)
             cells = [] if first is None else _cells(first.column(0))
-    except (ReadError, pa.ArrowException, OSError):
+    except (ReadError, *DAMAGE):
         return False
     return not any(is_embedded(cell) for cell in cells if cell)
 

@@ -18,7 +18,7 @@ from zellige.engine.checkpoint import CheckpointError, Weights
 from zellige.engine.layers.attention import GroupedQueryAttention
 from zellige.engine.layers.experts import FeedForward, GatedMLP, MixtureOfExperts
 from zellige.engine.layers.norms import RMSNorm
-from zellige.engine.layers.projection import Product, Projection, product
+from zellige.engine.layers.projection import Product, product
 from zellige.engine.layers.rotary import MRope
 from zellige.engine.layers.vision import VisionConfig, VisionTower
 from zellige.engine.layers.watch import Watch, unwatched

@@ -63,11 +63,10 @@ class Opened:
             found.append(Passage(prompt, [*prompt.tokens, *answer, end]))
         return found
 
-    def logits(self, passage: Passage) -> Tensor:
+    @torch.inference_mode()
+    def logits(self, step: Step) -> Tensor:
         """Logits (n, V) float32 of the places after which the answer's tokens have to be said."""
-        step = self.step(passage)
-        with torch.inference_mode():
-            return self.model.forward(step.batch, [step.cache] * len(self.model.layers)).float()
+        return self.model.forward(step.batch, [step.cache] * len(self.model.layers)).float()
 
     @torch.inference_mode()
     def step(self, passage: Passage) -> Step:

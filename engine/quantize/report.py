@@ -12,11 +12,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
+from safetensors import safe_open
 from torch import Tensor
 
+from zellige.engine.checkpoint import Checkpoint
 from zellige.engine.demo.calibration import held_out_cases
-from zellige.engine.quantize.passages import Opened, Passage
+from zellige.engine.quantize.passages import Opened, Step
 
 
 @dataclass(frozen=True)
@@ -48,20 +49,29 @@ def quality(
 ) -> dict[str, Any]:
     """The quantised folder and the source in bfloat16, each against the source in float32, one loaded at a time."""
     tell(f"comparing on {samples} held-out samples")
-    cases = held_out_cases(samples)
-    passages: list[Passage] = []
+    unquantized = Opened(source, device, "float32")
+    passages = unquantized.passages(held_out_cases(samples))
+    steps = [unquantized.step(p) for p in passages]
+    reference = [unquantized.logits(s).cpu() for s in steps]
+    del unquantized
 
-    def logits(folder: Path, dtype: str) -> list[Tensor]:
+    def logits(folder: Path, dtype: str, steps: list[Step] | None) -> list[Tensor]:
+        """``steps``: with what the tower gives, where it gives the same."""
         opened = Opened(folder, device, dtype)
-        if not passages:
-            passages.extend(opened.passages(cases))
-        with torch.inference_mode():
-            return [opened.logits(p).cpu() for p in passages]
+        return [opened.logits(opened.step(p) if steps is None else steps[i]).cpu() for i, p in enumerate(passages)]
 
-    reference = logits(source, "float32")
     answers = [p.answer for p in passages]
+    same_tower = steps if not _tower_is_quantized(quantized) else None
     found = {
-        "quantized": compare(reference, logits(quantized, "float32"), answers),
-        "noise_floor": compare(reference, logits(source, "bfloat16"), answers),
+        "quantized": compare(reference, logits(quantized, "float32", same_tower), answers),
+        "noise_floor": compare(reference, logits(source, "bfloat16", None), answers),
     }
     return {"samples": samples, **{name: asdict(compared) for name, compared in found.items()}}
+
+
+def _tower_is_quantized(folder: Path) -> bool:
+    for path in Checkpoint(folder).shards:
+        with safe_open(path, framework="pt") as file:
+            if any(n.startswith("model.visual.") and n.endswith(".weight_packed") for n in file.keys()):  # noqa: SIM118
+                return True
+    return False

@@ -41,6 +41,12 @@ class Memory:
             held = [self.places[c.sequence.blocks[i // self.size]][i % self.size] for i in range(c.start + c.length)]
             assert held == c.sequence.tokens[: c.start + c.length], "a sequence reads what is not its own past"
 
+    def run_ahead(self, chunks: list[Chunk], blocks: list[list[int]], ended: list[bool]) -> None:
+        """A step that was launched before it was known which sequences had ended; of those it writes anything."""
+        for c, held, over in zip(chunks, blocks, ended, strict=True):
+            place = held[c.start // self.size], c.start % self.size
+            self.places[place[0]][place[1]] = None if over else c.sequence.tokens[c.start]
+
 
 def check_step(scheduler: Scheduler, chunks: list[Chunk]) -> None:
     assert sum(c.length for c in chunks) <= scheduler.step_tokens
@@ -96,15 +102,23 @@ def test_every_request_ends_once_whatever_arrives(
         check_step(scheduler, chunks)
         assert chunks or scheduler.idle, "work was left and none was planned"
         memory.run(chunks)
-        for c in chunks:
-            scheduler.computed(c)
-        for c in chunks:
-            if c.ends_sequence:
+        while chunks:
+            ahead = plan_ahead(scheduler, chunks) if rng.random() < 0.6 else []
+            held = [list(c.sequence.blocks) for c in ahead]
+            for c in chunks:
+                scheduler.computed(c)
+            for c in [c for c in chunks if c.ends_sequence]:
                 if len(c.sequence.tokens) >= c.sequence.limit or rng.random() < 0.1:
                     scheduler.remove(c.sequence)
                     ended.append(left.pop(c.sequence.request_id).request_id)
                 else:
                     c.sequence.tokens.append(rng.randrange(1000))
+            over = [c.sequence.request_id not in left for c in ahead]
+            memory.run_ahead(ahead, held, over)
+            chunks = [c for c, gone in zip(ahead, over, strict=True) if not gone]
+            if chunks:
+                check_step(scheduler, chunks)
+            memory.run(chunks)
         if not left:
             break
     assert not left, "a request never ended"
@@ -112,6 +126,14 @@ def test_every_request_ends_once_whatever_arrives(
     assert scheduler.idle
     assert scheduler.pool.free == blocks
     assert pool.take(blocks) == list(range(blocks))
+
+
+def plan_ahead(scheduler: Scheduler, chunks: list[Chunk]) -> list[Chunk]:
+    """The step behind ``chunks``, as the engine launches it: of those that cannot end by their length."""
+    going = [c.sequence for c in chunks if len(c.sequence.tokens) + 1 < c.sequence.limit]
+    if not going or not all(c.ends_sequence for c in chunks):
+        return []
+    return scheduler.plan_ahead(going) or []
 
 
 def finish(scheduler: Scheduler, one: Sequence) -> list[Chunk]:
@@ -239,3 +261,21 @@ def test_pool_takes_all_or_nothing_and_refuses_a_block_twice() -> None:
     with pytest.raises(ValueError, match="given back twice"):
         pool.give_back(first)
     assert pool.take(3) == [0, 1, 2]
+
+
+def test_a_step_is_planned_ahead_only_where_nobody_waits_and_blocks_are_free() -> None:
+    scheduler = Scheduler(BlockPool(3, 2), max_sequences=2, step_tokens=8)
+    one, other = sequence("one", 2, 4), sequence("other", 1, 4)
+    scheduler.add(one)
+    scheduler.plan()
+    (chunk,) = scheduler.plan_ahead([one]) or []
+    assert (chunk.start, chunk.length, len(one.blocks)) == (2, 1, 2)
+    scheduler.add(other)
+    assert scheduler.plan_ahead([one]) is None, "another waits to join"
+    scheduler.computed(Chunk(one, 0, 2))
+    one.tokens.append(7)
+    scheduler.plan()
+    assert scheduler.plan_ahead([one]) is None, "it would leave out a sequence that runs"
+    one.tokens.append(7)
+    assert scheduler.plan_ahead([one, other]) is None, "no block is free for the fifth token"
+    assert len(one.blocks) + len(other.blocks) + scheduler.pool.free == 3

@@ -88,9 +88,10 @@ def test_a_tie_decided_otherwise_shows_where_there_is_one(tmp_path):
 def test_healthy_kernels_raise_no_alarm():
     """At ``audit``, so that every launch is held to its contract: values over 8 octaves, sizes drawn from the edges.
 
-    What takes the interpreter long is drawn less often. The numbers of a launch follow from its sequence number.
+    What takes the interpreter long is drawn less often. The numbers of a launch follow from its sequence number. No
+    bfloat16: the interpreter cuts it off instead of rounding it, which twice in a row is more than a last place.
     """
-    launches = 10_000 if os.environ.get("ZELLIGE_TEST_LONG") else 20
+    launches = 10_000 if os.environ.get("ZELLIGE_TEST_LONG") else 12
     rng, meter = random.Random(7), Meter("audit")
     cases = [(op, size) for op in OPERATORS for size in op.edges]
     seconds = [0.001] * len(cases)
@@ -99,7 +100,7 @@ def test_healthy_kernels_raise_no_alarm():
         (chosen,) = rng.choices(range(len(cases)), [1 / s for s in seconds])
         op, size = cases[chosen]
         begin = time.perf_counter()
-        first, *rest = op.inputs(size, rng.choice(list(op.tolerance)), CPU)
+        first, *rest = op.inputs(size, rng.choice([torch.float32, torch.float16]), CPU)
         first.copy_(torch.randn(first.shape) * 2.0 ** rng.uniform(-6, 2))
         meter.launch(op, size, 0, first, *rest)
         seconds[chosen] = max(time.perf_counter() - begin, 1e-4)

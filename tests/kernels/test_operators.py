@@ -161,7 +161,7 @@ def test_vision_attention_of_images_that_never_see_each_other(op, lengths):
     scores = torch.einsum("nad,mad->anm", q.double(), k.double()) * D**-0.5
     p = scores.masked_fill(image[:, None] != image[None], float("-inf")).softmax(-1)
     want = torch.einsum("anm,mad->nad", p, v.double()).flatten(1)
-    assert_close(op(q, k, v, bounds), want, 2e-6)
+    assert_close(op(q, k, v, bounds, D), want, 2e-6)
 
 
 # (tokens already cached, new tokens) of each sequence
@@ -251,7 +251,8 @@ def test_paged_attention_sees_its_own_past_and_nothing_else(op, where_blocks_lie
         ),
         lambda: vision_qkv_rope(torch.randn(2, 24), torch.randn(3, 2), torch.randn(3, 2), 2),
         lambda: text_qkv_rope(torch.randn(2, 32), torch.randn(3, 8), 1e-6, torch.randn(2, 3), torch.randn(2, 3), 2),
-        lambda: vision_attention(*(torch.randn(4, 1, 8),) * 3, [0, 3]),
+        lambda: vision_attention(*(torch.randn(4, 1, 8),) * 3, [0, 3], 8),
+        lambda: vision_attention(*(torch.randn(4, 1, 8),) * 3, [0, 4], 9),
     ],
 )
 def test_shapes_that_do_not_fit_are_refused_by_the_operators_name(call):

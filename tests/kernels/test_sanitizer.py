@@ -22,8 +22,8 @@ REPORT = """========= COMPUTE-SANITIZER
 =========     by thread (6,0,0) in block (0,0,0)
 =========     Address 0x7f2e4c000202 is out of bounds
 =========
-========= Error: Race reported between Write access at _down_kernel+0x890 in experts_grouped.py:140
-=========     and Read access at _down_kernel+0x2a0 in experts_grouped.py:120 [64 hazards]
+========= Error: Race reported between Write access at _attention_kernel+0x890 in vision_attention.py:140
+=========     and Read access at _attention_kernel+0x2a0 in vision_attention.py:120 [64 hazards]
 =========
 ========= Invalid __shared__ read of size 4 bytes
 =========     at void at::native::some_kernel<float>(float *)+0x40
@@ -41,7 +41,7 @@ def test_errors_are_told_by_operator_the_most_frequent_first():
     assert found[0] == Found(
         "Invalid __global__ write of size 2 bytes", "_rms_norm_kernel", ("rms_norm", "add_rms_norm"), 2
     )
-    assert [(f.operators, f.times) for f in found[1:]] == [(("experts",), 1), ((), 1), ((), 1)]
+    assert [(f.operators, f.times) for f in found[1:]] == [(("vision_attention",), 1), ((), 1), ((), 1)]
     assert found[2].where == "void at::native::some_kernel<float>(float *)"
     assert found[3].what.startswith("Program hit cudaErrorLaunchFailure")
 

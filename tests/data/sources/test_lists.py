@@ -154,3 +154,14 @@ def test_an_image_written_out_in_a_list_is_one_failed_item_of_its_row(photos, li
     assert whole.error_kind is None
     assert (failed.ordinal, failed.error_kind) == (1, "unreadable")
     assert "Parquet" in failed.error
+
+
+def test_parquet_with_a_damaged_name_of_a_column_is_one_failed_item(tmp_path, listed, png):
+    (tmp_path / "a.png").write_bytes(png())
+    pq.write_table(pa.table({"path": ["a.png"], "kept": ["x"]}), tmp_path / "l.parquet", store_schema=False)
+    data = (tmp_path / "l.parquet").read_bytes()
+    (tmp_path / "l.parquet").write_bytes(data.replace(b"kept", b"k\x93pt"))
+    (item,) = listed(tmp_path / "l.parquet")[1]
+    assert item.error_kind == "unreadable"
+    _, (image, table) = listed(tmp_path)
+    assert (image.error_kind, table.error_kind) == (None, "unreadable")

@@ -111,6 +111,7 @@ def test_paths_are_relative_to_the_table_and_may_have_any_name(tmp_path):
     container = opened(write(tmp_path / "t.parquet", pa.table({"file_name": names, "text": ["x"] * 6})))
     assert [decode(container.read(Item("", ordinal=n))).width for n in range(3)] == [4, 5, 5]
     assert [why(container, n).kind for n in (3, 4, 5)] == ["not_found", "empty", "empty"]
+    assert "gone.png" in why(container, 3).message
 
 
 def test_struct_without_bytes_follows_its_path_and_null_is_empty(tmp_path):
