@@ -37,6 +37,8 @@ class EngineConfig:
     def __post_init__(self) -> None:
         if (self.cache_bytes is None) == (self.gpu_memory_fraction is None):
             raise ConfigError("one of cache_bytes and gpu_memory_fraction is to be set")
+        if self.gpu_memory_fraction is not None and self.device == "cpu":
+            raise ConfigError("gpu_memory_fraction is a GPU's; on a CPU set cache_bytes")
         if self.gpu_memory_fraction is not None and not 0 < self.gpu_memory_fraction <= 1:
             raise ConfigError(f"gpu_memory_fraction {self.gpu_memory_fraction} is not between 0 and 1")
         if self.dtype not in DTYPES:

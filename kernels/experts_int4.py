@@ -179,7 +179,7 @@ class Tile(NamedTuple):
 def tile(pairs: int, experts: int, itemsize: int) -> Tile:
     """With few rows an expert little more than its weights is moved; with many they are unpacked for more rows."""
     if itemsize > 2:
-        return Tile(16, 32, 4, 2)
+        return Tile(16, 16, 4, 1)
     each = pairs / experts
     if each <= 1:
         return Tile(8, 64, 4, 4)

@@ -100,14 +100,16 @@ def test_unknown_preset_and_one_of_another_flow_are_told() -> None:
 
 
 @pytest.mark.parametrize("name", preset_names())
-def test_presets_make_sense(name: str) -> None:
+def test_presets_make_sense(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     preset = open_preset(name)
     assert preset.about
     assert preset.values
     limits = {k.removeprefix("engine."): v for k, v in preset.values.items() if k.startswith("engine.")}
     values = {k: v for k, v in preset.values.items() if not k.startswith("engine.")}
     if preset.flow is None:
-        assert EngineConfig.load("cpu", limits=limits).max_sequences == limits["max_sequences"]
+        monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+        config = EngineConfig.load(values.get("device"), limits=limits)
+        assert config.max_sequences == limits["max_sequences"]
         assert not {"prompt", "json_schema"} & values.keys()
     else:
         values |= {"engines": tuple(values.get("engines", ()))}
@@ -126,9 +128,16 @@ def test_paths_and_schemas_of_a_file_are_from_its_folder(tmp_path: Path) -> None
     assert (found["json_schema"].value, found["model"].value) == ('{"type": "object"}', str(tmp_path / "m"))
 
 
-def test_limits_of_the_engine_take_the_place_of_the_devices_own() -> None:
-    config = EngineConfig.load("cpu", limits={"gpu_memory_fraction": 0.5, "max_sequences": 3})
-    assert (config.gpu_memory_fraction, config.cache_bytes, config.max_sequences) == (0.5, None, 3)
+_TWO_WAYS = {"gpu_memory_fraction": 0.5, "cache_bytes": 1000}
+
+
+def test_limits_of_the_engine_take_the_place_of_the_devices_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = EngineConfig.load("cpu", limits={"cache_bytes": 1000, "max_sequences": 3})
+    assert (config.cache_bytes, config.max_sequences) == (1000, 3)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    fraction, number = (EngineConfig.load("cuda", limits={k: v}) for k, v in _TWO_WAYS.items())
+    assert (fraction.gpu_memory_fraction, fraction.cache_bytes) == (0.5, None)
+    assert (number.gpu_memory_fraction, number.cache_bytes) == (None, 1000)
     with pytest.raises(ConfigError, match=r"engine\.nonsense"):
         EngineConfig.load("cpu", limits={"nonsense": 3})
 

@@ -10,18 +10,22 @@ import pytest
 import torch
 from torch import Tensor
 
-from zellige.kernels import experts, experts_int4, few_rows, paged_attention_blocks, quant_matmul, vision_attention
+from zellige.kernels import experts, experts_int4, paged_attention_blocks, quant_matmul, vision_attention
 from zellige.kernels.contract import Operator
 from zellige.kernels.experts_grouped import COUNTED_PAIRS, sorted_pairs, tiles
 from zellige.kernels.guards import checked
 
 CPU = torch.device("cpu")
-MODULES = (experts, experts_int4, few_rows, paged_attention_blocks, quant_matmul, vision_attention)
+MODULES = (experts, experts_int4, paged_attention_blocks, quant_matmul, vision_attention)
 OPERATORS = [m.OPERATOR for m in MODULES]
-CASES = [pytest.param(op, size, id=f"{op.name}-{'x'.join(map(str, size))}") for op in OPERATORS for size in op.edges]
-
-#: float16 takes the same way through a kernel as bfloat16.
-DTYPES = [torch.float32, torch.bfloat16, *([torch.float16] if os.environ.get("ZELLIGE_TEST_LONG") else [])]
+#: All edges in float32; in the short setting every third one in bfloat16 too, in the long one all in all dtypes.
+CASES = [
+    pytest.param(op, size, dtype, id=f"{op.name}-{'x'.join(map(str, size))}-{dtype}")
+    for op in OPERATORS
+    for i, size in enumerate(op.edges)
+    for dtype in (torch.float32, torch.bfloat16, torch.float16)
+    if os.environ.get("ZELLIGE_TEST_LONG") or dtype == torch.float32 or (dtype == torch.bfloat16 and i % 3 == 0)
+]
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*encountered in.*:RuntimeWarning")
 
@@ -109,8 +113,7 @@ TRUTH = {
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize(("op", "size"), CASES)
+@pytest.mark.parametrize(("op", "size", "dtype"), CASES)
 def test_against_float64(op, size, dtype):
     args = op.inputs(size, dtype, CPU)
     want = TRUTH[op.name](*args)
@@ -204,9 +207,12 @@ def test_an_images_neighbour_in_the_batch_is_not_seen():
     assert out[33:].isnan().all()
 
 
-@pytest.mark.parametrize(("dtype", "off"), [(torch.float32, 1e-6), (torch.float16, 3e-4), (torch.bfloat16, 2**-9)])
+@pytest.mark.parametrize(("dtype", "off"), [(torch.float32, 1e-6), (torch.float16, 3e-4), (torch.bfloat16, 2**-8)])
 def test_probabilities_of_a_query_add_up_to_one(dtype, off):
-    """What a block's row sums are told from: values of 1, and the result in float32."""
+    """What a block's row sums are told from: values of 1, and the result in float32.
+
+    The interpreter cuts bfloat16 off; a device rounds it and is off by half of that.
+    """
     q, k, _, bounds, size = vision_attention.OPERATOR.inputs((65, 1, 72, 5), dtype, CPU)
 
     def float32(shape, /, *, dtype, device):

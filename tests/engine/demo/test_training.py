@@ -6,6 +6,7 @@ import os
 import random
 import subprocess
 import sys
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from zellige.engine.connect import DEMO_MODEL
 from zellige.engine.demo.architecture import BUDGET, IM_END, SPECIAL_TOKENS, VOCABULARY, Architecture
 from zellige.engine.demo.augment import Augment, _transform
 from zellige.engine.demo.drawing import Rows, draw_row
-from zellige.engine.demo.export import export, released_layout
+from zellige.engine.demo.export import export, released_layout, restore
 from zellige.engine.demo.geometry import make_geometry
 from zellige.engine.demo.grids import KINDS, Grid, Kind, choose_grid, grid_of, grids_for, native_size, reachable
 from zellige.engine.demo.net import DemoNet
@@ -196,6 +197,23 @@ def test_what_is_exported_is_what_was_trained_but_for_the_reading_head(tmp_path:
     assert {name: value.shape for name, value in released_layout(state).items()} == {
         name: value.shape for name, value in loaded.items()
     }
+
+
+def test_training_goes_on_from_the_weights_that_were_exported(tmp_path: Path) -> None:
+    before, after = DemoNet(SMALL), DemoNet(SMALL)
+    export(before.state_dict(), SMALL, DEMO_MODEL / "tokenizer.json", tmp_path)
+    reading = {n: v.clone() for n, v in after.state_dict().items() if n.startswith("reading")}
+    restore(after, tmp_path)
+    for name, value in after.state_dict().items():
+        want = reading[name] if name in reading else before.state_dict()[name].to(torch.bfloat16).to(value.dtype)
+        assert torch.equal(value, want), name
+
+
+def test_a_checkpoint_of_another_size_is_not_gone_on_from(tmp_path: Path) -> None:
+    export(DemoNet(SMALL).state_dict(), SMALL, DEMO_MODEL / "tokenizer.json", tmp_path)
+    deeper = replace(SMALL, layers=SMALL.layers + 1)
+    with pytest.raises(ValueError, match="not a checkpoint of this network"):
+        restore(DemoNet(deeper), tmp_path)
 
 
 def test_a_tokenizer_has_the_special_tokens_last_and_loses_no_text() -> None:
