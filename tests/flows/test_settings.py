@@ -108,7 +108,7 @@ def test_presets_make_sense(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     values = {k: v for k, v in preset.values.items() if not k.startswith("engine.")}
     if preset.flow is None:
         monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-        config = EngineConfig.load(values.get("device"), limits=limits)
+        config = EngineConfig.load("cpu" if name == "cpu" else "cuda", limits=limits)
         assert config.max_sequences == limits["max_sequences"]
         assert not {"prompt", "json_schema"} & values.keys()
     else:
