@@ -61,7 +61,7 @@ class DecodeGraphs:
 
         ``tokens`` (S,) on the device are what the sequences go on with, where the host does not know it yet.
         """
-        generating = all(c.length == 1 and c.start >= len(c.sequence.prompt.tokens) for c in chunks)
+        generating = all(c.length == 1 and c.start >= len(c.sequence.prompt.tokens) and not c.copy for c in chunks)
         if not generating or not 0 < len(chunks) <= self._sizes[-1]:
             return None
         self._steps += 1

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from zellige.kernels.contract import Empty, Operator, noise, tolerances
 from zellige.kernels.experts import experts_reference
-from zellige.kernels.experts_grouped import EXACT_PAIRS, _sum_kernel, _tile_of, sorted_pairs
+from zellige.kernels.experts_grouped import EXACT_PAIRS, _sum_kernel, _tile_of, experts_grouped, sorted_pairs
 from zellige.kernels.meter import METER
 from zellige.kernels.quant_matmul import GROUPS, dequantize_reference, tile_product
 from zellige.kernels.tiles import rows_of
@@ -176,10 +176,8 @@ class Tile(NamedTuple):
     stages: int
 
 
-def tile(pairs: int, experts: int, itemsize: int) -> Tile:
+def tile(pairs: int, experts: int) -> Tile:
     """With few rows an expert little more than its weights is moved; with many they are unpacked for more rows."""
-    if itemsize > 2:
-        return Tile(16, 16, 4, 1)
     each = pairs / experts
     if each <= 1:
         return Tile(8, 64, 4, 4)
@@ -193,11 +191,14 @@ def _run(
 ) -> Tensor:
     (T, H), (E, two_inner, _) = x.shape, gate_up.packed.shape
     inner, k, pairs, device = two_inner // 2, chosen.shape[1], chosen.numel(), x.device
+    if x.dtype == torch.float32:
+        # For exact comparisons only: unpacking beside products in full float32 takes more registers than there are.
+        return experts_grouped(empty, x, gate_up.dense().contiguous(), down.dense().contiguous(), weights, chosen)
     x = rows_of(x)
     y = empty((T, H), dtype=x.dtype, device=device)
     if not T:
         return y
-    rows, outputs, warps, stages = cut or tile(pairs, E, x.element_size())
+    rows, outputs, warps, stages = cut or tile(pairs, E)
     order, ends = sorted_pairs(empty, chosen, E)
     hidden = empty((pairs, inner), dtype=x.dtype, device=device)
     parts = empty((pairs, H), dtype=torch.float32 if pairs <= EXACT_PAIRS else x.dtype, device=device)
