@@ -11,11 +11,11 @@ import numpy as np
 import torch
 
 from zellige.engine.api import ImagePart, Message, Request, Sampling, TextPart
+from zellige.engine.batching import with_images
 from zellige.engine.checkpoint import Checkpoint, Weights
 from zellige.engine.config import EngineConfig
 from zellige.engine.models.qwen3_vl import load_model
 from zellige.engine.processor import Processor
-from zellige.engine.batching import with_images
 from zellige.engine.runner import Runner, _images_in
 from zellige.engine.scheduler import Chunk, Sequence
 
