@@ -10,8 +10,9 @@ PIP = .venv/bin/pip install --quiet --disable-pip-version-check --constraint con
 demo: .venv/.demo
 	.venv/bin/python -m zellige.flows.demo
 
+# Three processes on two cores: tests often wait. A file stays whole, for what it starts serves all of its tests.
 test: .venv/.dev
-	.venv/bin/pytest
+	OMP_NUM_THREADS=1 .venv/bin/pytest --numprocesses 3 --dist loadfile
 
 check: .venv/.dev
 	.venv/bin/ruff check

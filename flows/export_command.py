@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
 
-from zellige.data.exports import FORMATS, Exported, ExportError, ExportOptions, export_run
+from zellige.data.exports import FORMATS, Exported, ExportError, ExportOptions, WrongPlace, export_run
 from zellige.data.exports.base import REJECTED, IfExists
 from zellige.data.ledger import LedgerError, Store, UnknownRun
 from zellige.data.sources import SourceError
@@ -40,12 +41,12 @@ def export(
         options = _options(to, dest, beside, overwrite, if_exists, prefix, suffix, shard_bytes)
         if not store.is_dir():
             raise _WrongUse(f"{store} is no folder; give the --store that runs were made with")
-        if dest is not None and dest.resolve().is_relative_to(store.resolve()):
+        if dest is not None and Path(os.path.realpath(dest)).is_relative_to(os.path.realpath(store)):
             raise _WrongUse(f"{dest} lies in the store, whose files are the answers; name a place outside of it")
         run = Store(store).open_run(run_id)
         done = export_run(run, to, dest, options)
     except (_WrongUse, UnknownRun, ExportError, LedgerError, SourceError) as error:
-        code = 2 if isinstance(error, (_WrongUse, UnknownRun)) else 1
+        code = 2 if isinstance(error, (_WrongUse, WrongPlace, UnknownRun)) else 1
         put(f"zellige: {error}", sys.stderr)
         if as_json:
             put(json.dumps({"run_id": run_id, "to": to, "error": str(error), "exit_code": code}), sys.stdout)

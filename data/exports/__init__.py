@@ -13,7 +13,7 @@ Files are written whole or not at all. All but ``jsonl`` and ``openai-batch`` ho
 counted by reason.
 """
 
-from zellige.data.exports.base import Exported, ExportError, ExportOptions
+from zellige.data.exports.base import Exported, ExportError, ExportOptions, WrongPlace
 from zellige.data.exports.choose import FORMATS, export_run
 
-__all__ = ["FORMATS", "ExportError", "ExportOptions", "Exported", "export_run"]
+__all__ = ["FORMATS", "ExportError", "ExportOptions", "Exported", "WrongPlace", "export_run"]

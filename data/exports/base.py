@@ -33,6 +33,10 @@ class ExportError(Exception):
     """The export cannot be made; the message says what to do."""
 
 
+class WrongPlace(ExportError):
+    """The place named is none that an export may be written to."""
+
+
 @dataclass(frozen=True)
 class ExportOptions:
     """``if_exists``, ``prefix`` and ``suffix`` are for ``txt``; ``shard_bytes`` is the size of a file of many images.

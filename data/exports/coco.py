@@ -30,7 +30,7 @@ def write(run: Run, dest: Path, options: ExportOptions, done: Exported) -> None:
         return {"id": number, "image_id": number, "caption": row["answer"]}
 
     # The parts are read twice rather than held: each of the two lists has to be written as a whole.
-    with new_file(dest, options.overwrite) as file:
+    with new_file(run, dest, options) as file:
         file.write(f'{{"info": {to_json(info)}, "licenses": [], "images": ['.encode())
         done.rows = _write_list(file, ok_rows(run, done), image)
         file.write(b'], "annotations": [')

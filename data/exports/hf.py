@@ -32,7 +32,7 @@ _LARGEST_CELL = 1 << 30
 def write(run: Run, dest: Path, options: ExportOptions, done: Exported) -> None:
     """Write the folder ``dest``; raises ExportError."""
     originals, names = Originals(run), Names(run)
-    with new_folder(dest, options.overwrite) as folder:
+    with new_folder(run, dest, options) as folder:
         data = folder / "data"
         data.mkdir()
         files = _Files(data, options.shard_bytes)

@@ -11,7 +11,7 @@ from zellige.data.run import Run
 
 def write(run: Run, dest: Path, options: ExportOptions, done: Exported) -> None:
     """Write the file ``dest``; raises ExportError."""
-    with new_file(dest, options.overwrite) as file:
+    with new_file(run, dest, options) as file:
         for row in rows(run):
             file.write(to_json(row).encode() + b"\n")
             done.rows += 1

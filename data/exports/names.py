@@ -3,7 +3,7 @@
 The name is the path relative to the deepest folder that holds all inputs (for a list or a pattern: all that it names):
 ``x/a.jpg``; a member of an archive is ``photos.zip/x/a.jpg``, a row of a table ``table.parquet/0000012``, a page of a
 document ``doc.page-0003.pdf``. A part that would climb (``..``) is percent-encoded, one too long for file systems is
-cut and marked with its hash.
+cut and marked with its hash; so is a name that an ending makes too long (``fitting``).
 
 The short name has no suffix; it is for what lies beside an image. Where two items would share it (``a.jpg`` and
 ``a.png``; letters that differ in case or in Unicode form alone count as the same) each keeps its suffix, and where even
@@ -29,6 +29,8 @@ from zellige.data.run import Run
 
 #: A part of a path in bytes, at most; the rest of the 255 that file systems take is for a suffix.
 _LONGEST = 240
+#: What file systems take for one name.
+_LONGEST_NAME = 255
 
 
 class Names:
@@ -119,6 +121,17 @@ def _safe(part: str) -> str:
         return part
     mark = b"-" + hashlib.sha256(raw).hexdigest()[:12].encode() + posixpath.splitext(raw)[1][-16:]
     return os.fsdecode(raw[: _LONGEST - len(mark)].decode("utf-8", "ignore").encode() + mark)
+
+
+def fitting(name: str, ending: str) -> str:
+    """``name`` and ``ending``; cut to ``_LONGEST_NAME`` bytes, in favour of a hash of it all, where it is longer."""
+    folder, slash, last = name.rpartition("/")
+    raw, kept = os.fsencode(last), os.fsencode(ending)
+    if len(raw) + len(kept) <= _LONGEST_NAME:
+        return name + ending
+    mark = b"-" + hashlib.sha256(raw).hexdigest()[:12].encode()
+    cut = raw[: _LONGEST_NAME - len(mark) - len(kept)].decode("utf-8", "ignore").encode()
+    return folder + slash + os.fsdecode(cut + mark + kept)
 
 
 def _stem(name: str) -> str:

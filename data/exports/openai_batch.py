@@ -19,7 +19,7 @@ _PLACE = ("item_id", "uri", "member", "ordinal", "page", "question_id", "questio
 
 def write(run: Run, dest: Path, options: ExportOptions, done: Exported) -> None:
     """Write the file ``dest``; raises ExportError."""
-    with new_file(dest, options.overwrite) as file:
+    with new_file(run, dest, options) as file:
         for row in rows(run):
             if row["status"] == "skipped":  # nobody asked
                 done.left_out["skipped"] += 1

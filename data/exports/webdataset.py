@@ -21,7 +21,7 @@ _BLOCK = tarfile.BLOCKSIZE
 def write(run: Run, dest: Path, options: ExportOptions, done: Exported) -> None:
     """Write the folder ``dest`` of ``shard-000000.tar`` and on; raises ExportError."""
     originals, names = Originals(run), Names(run)
-    with new_folder(dest, options.overwrite) as folder:
+    with new_folder(run, dest, options) as folder:
         shards = _Shards(folder, options.shard_bytes)
         try:
             for row in ok_rows(run, done):

@@ -99,7 +99,7 @@ class Container(Protocol):
     """A file that holds many items: an archive or a table. Used by one thread at a time.
 
     ``items`` and ``read`` may be asked of two objects in two processes, so ``read`` finds its item by ``ordinal``
-    (its place in the file, from 0) alone. Making one opens nothing.
+    (its place in the file, from 0) and makes sure that it is the one that was listed. Making one opens nothing.
     """
 
     @property
@@ -115,7 +115,7 @@ class Container(Protocol):
         ...
 
     def read(self, item: Item) -> bytes:
-        """The encoded bytes of one item of this file; raises ReadError."""
+        """The encoded bytes of one item of this file; raises ReadError, also where another has taken its place."""
         ...
 
     def close(self) -> None:
@@ -131,6 +131,13 @@ def why(error: OSError) -> tuple[ErrorKind, str]:
     """The kind and the words for a file that the system or a storage does not give."""
     missing = isinstance(error, FileNotFoundError) or error.errno in (errno.ENOENT, errno.ENOTDIR)
     return ErrorKind.NOT_FOUND if missing else ErrorKind.UNREADABLE, error.strerror or str(error)
+
+
+def check_same(planned: object, now: object, what: str) -> None:
+    """Raises ReadError where ``what`` is not what it was when the item was listed: its file is another one."""
+    if planned != now:
+        told = f"the file was changed after it was listed: {what} is {now!r} now and was {planned!r}"
+        raise ReadError(ErrorKind.NOT_FOUND, f"{told}; start a new run to read it as it is")
 
 
 def check_size(size: int | None) -> None:

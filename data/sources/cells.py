@@ -53,6 +53,11 @@ def is_embedded(text: str) -> bool:
         return True
 
 
+def begins_as_image(text: str) -> bool:
+    """Whether a text begins as an image that is written out: a data: address of one, or base64."""
+    return text[:11].lower() == "data:image/" or _kind_in_base64(text) is not None
+
+
 def _data_uri(text: str) -> bytes:
     head, comma, body = text[5:].partition(",")
     if not comma:
@@ -68,12 +73,7 @@ def _data_uri(text: str) -> bytes:
 
 def _base64_image(text: str) -> bytes | None:
     """The image that ``text`` is the base64 of; None where it is something else, such as a path."""
-    try:
-        head = _decoded(text[: HEAD_BYTES // 4 * 4].encode("ascii"))
-    except ValueError:
-        head = b""
-    kind = sniff(head) or ""
-    if not kind.startswith("image/") and kind != "application/pdf":
+    if (kind := _kind_in_base64(text)) is None:
         if len(text) > _LONGEST_ADDRESS:
             raise ReadError(ErrorKind.UNREADABLE, f"a text of {len(text):,} letters that is no base64 of an image")
         return None
@@ -81,6 +81,15 @@ def _base64_image(text: str) -> bytes | None:
         return _decoded(text.encode("ascii"))
     except ValueError as error:
         raise ReadError(ErrorKind.UNREADABLE, f"base64 of {kind} that is damaged: {error}") from error
+
+
+def _kind_in_base64(text: str) -> str | None:
+    """The kind of image or document that a text is the base64 of, by its first letters."""
+    try:
+        kind = sniff(_decoded(text[: HEAD_BYTES // 4 * 4].encode("ascii"))) or ""
+    except ValueError:
+        return None
+    return kind if kind.startswith("image/") or kind == "application/pdf" else None
 
 
 def _decoded(text: bytes) -> bytes:

@@ -21,7 +21,7 @@ from zellige.data.sources.containers import kind_by_head, kind_by_name
 from zellige.data.sources.hf_folders import DATASET_MARK, SPLITS_MARK, dataset_files
 from zellige.data.sources.members import DOCUMENT_SUFFIXES, HIDDEN
 from zellige.data.sources.storage import local_file, open_regular
-from zellige.data.sources.wanted import Wanted
+from zellige.data.sources.wanted import Wanted, is_run
 from zellige.data.uri import to_uri
 
 __all__ = ["LARGEST_BYTES", "Found", "read_local", "walk"]
@@ -55,6 +55,7 @@ def walk(top: bytes, wanted: Wanted, ignored: Counter[str]) -> Iterator[Item | F
     """The images and containers below ``top``: of each folder its files, then its folders, by their bytes."""
     top = os.path.join(top, b"")
     entered: set[tuple[int, int]] = set()
+    stores: set[bytes] = set()
     # A stack and not recursion: folders may be nested deeper than Python's limit.
     pending = [top]
     while pending:
@@ -69,6 +70,11 @@ def walk(top: bytes, wanted: Wanted, ignored: Counter[str]) -> Iterator[Item | F
         except OSError as error:
             kind, said = why(error)
             yield Item(to_uri(folder), error_kind=kind, error=f"this folder cannot be listed: {said}")
+            continue
+        if is_run(listed.names, listed.folders):
+            store = os.path.dirname(folder.rstrip(b"/"))
+            ignored["a store of answers"] += store not in stores
+            stores.add(store)
             continue
         try:
             saved = dataset_files(partial(_small, folder)) if listed.has_marks() else None
@@ -88,6 +94,9 @@ def walk(top: bytes, wanted: Wanted, ignored: Counter[str]) -> Iterator[Item | F
             if name.startswith(HIDDEN):
                 ignored["hidden"] += 1
             elif name in listed.folders or (name in listed.links and os.path.isdir(path)):
+                if wanted.excludes_folder(path[len(top) :]):
+                    ignored["excluded"] += 1
+                    continue
                 # A real folder before links, so that a file is listed under its real place.
                 folders.append((name in listed.links, os.path.join(path, b"")))
             elif (found := _of_entry(path, name in listed.links, path[len(top) :], wanted, ignored)) is not None:

@@ -22,7 +22,12 @@ def dataset_files(read: Callable[[str], bytes | None]) -> list[str] | None:
         splits = _json(SPLITS_MARK, marks).get("splits")
         if not isinstance(splits, list):
             return None
-        return [f"{split}/{name}" for split in splits for name in _of_split(read, f"{split}/") or ()]
+        # A list may name a split twice; its rows are there once.
+        return [
+            f"{split}/{name}"
+            for split in dict.fromkeys(map(str, splits))
+            for name in _of_split(read, f"{split}/") or ()
+        ]
     return _of_split(read, "")
 
 
@@ -38,7 +43,7 @@ def _of_split(read: Callable[[str], bytes | None], folder: str) -> list[str] | N
     names = [str(file.get("filename")) for file in files if isinstance(file, dict)]
     if any(part in ("", ".", "..") for listed in names for part in listed.split("/")):
         raise ReadError(ErrorKind.UNREADABLE, f"{name} names files outside of the data set's folder")
-    return names
+    return list(dict.fromkeys(names))
 
 
 def _json(name: str, text: bytes) -> dict[str, Any]:

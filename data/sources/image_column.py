@@ -25,6 +25,10 @@ _TEXTS = (
 )
 
 
+class NoImages(ReadError):
+    """By its columns, this table holds no images: none was named, and none is of bytes or has a known name."""
+
+
 @dataclass(frozen=True)
 class ImageColumn:
     """``parts`` lead to the column, from the table into structs; ``leaves`` are what has to be read of it."""
@@ -55,7 +59,10 @@ def image_column(schema: pa.Schema, named: str | None) -> ImageColumn:
         return binary[0]
     if text and not binary:
         return text[0]
-    raise _refused(schema, "it cannot be told which column holds the images; name it with --column")
+    refused = _refused(schema, "it cannot be told which column holds the images; name it with --column")
+    if any(_holds_bytes(field.type) for field in schema) or any(c.form == "struct" for c in columns):
+        raise refused
+    raise NoImages(refused.kind, refused.message)
 
 
 def column_parts(schema: pa.Schema, named: str) -> tuple[str, ...]:
@@ -100,6 +107,12 @@ def _as_images(parts: tuple[str, ...], kind: pa.DataType | None) -> ImageColumn 
     if _is_binary(kind):
         return ImageColumn(parts, "bytes", (name,))
     return ImageColumn(parts, "text", (name,)) if _is_text(kind) else None
+
+
+def _holds_bytes(kind: pa.DataType) -> bool:
+    """Whether a type is of bytes, or has any in its lists and structs."""
+    kind = _plain(kind)
+    return _is_binary(kind) or any(_holds_bytes(kind.field(n).type) for n in range(kind.num_fields))
 
 
 def _is_binary(kind: pa.DataType) -> bool:

@@ -14,7 +14,8 @@ from zellige.data.sniff import HEAD_BYTES
 from zellige.data.sources.base import ReadError, StoredFile, why
 from zellige.data.sources.containers import OPENERS, ContainerPool, kind_by_head, kind_by_name
 from zellige.data.sources.files import Found, named, read_local, walk
-from zellige.data.sources.lists import ListFile, names_images
+from zellige.data.sources.image_column import NoImages
+from zellige.data.sources.lists import Kept, ListFile, names_images
 from zellige.data.sources.options import NO_OPTIONS, SourceOptions
 from zellige.data.sources.remote import named_remote, not_there, walk_remote
 from zellige.data.sources.storage import (
@@ -96,17 +97,24 @@ class InputSource:
 
     def items(self) -> Iterator[Item]:
         self._ignored = Counter()
+        yield from self._once(self._inputs)
+
+    def _once(self, inputs: Sequence[Input]) -> Iterator[Item]:
         # One folder cannot name a file twice; several inputs and lists can, and digests keep millions small.
-        several = len(self._inputs) > 1 or any(given.reading == "list" for given in self._inputs)
-        seen: set[bytes] | None = set() if several else None
-        for given in self._inputs:
-            for item in self._of(given):
-                if seen is not None:
+        several = len(inputs) > 1 or any(given.reading == "list" for given in inputs)
+        seen: dict[bytes, int] = {}
+        for given in inputs:
+            for number, kept, item in self._numbered(given):
+                digest = bytes.fromhex(item.item_id)
+                if several and kept and seen.get(digest, hash(kept)) != hash(kept):
+                    told = f"{item.uri} is named before with other kept values; an image is one item, give it one row"
+                    item = Item(given.uri, None, number, error_kind=ErrorKind.UNREADABLE, error=told, metadata=kept)
                     digest = bytes.fromhex(item.item_id)
-                    if digest in seen:
-                        self._ignored["named twice"] += 1
-                        continue
-                    seen.add(digest)
+                if digest in seen:
+                    self._ignored["named twice"] += 1
+                    continue
+                if several:
+                    seen[digest] = hash(kept)
                 yield item
 
     def local_path(self, item: Item) -> bytes | None:
@@ -125,8 +133,7 @@ class InputSource:
         place = from_uri(uri) if is_file_uri(uri) else remote_url(uri)
         owner = next((given for given in self._inputs if uri.startswith(given.top)), None)
         if named or owner is None:
-            for given in named or [Input(place)]:
-                yield from self._of(given)
+            yield from self._once(named or [Input(place)])
         elif isinstance(place, bytes) and not os.path.isdir(place):
             yield from self._opened(owner, iter([_file_again(place)]))
         elif isinstance(place, str) and not uri.endswith("/"):
@@ -139,7 +146,15 @@ class InputSource:
     def _of(self, given: Input) -> Iterator[Item]:
         if given.reading == "batch":
             return self._of_container(Found(given.file, "requests", named=True, included=True), "requests")
-        return self._of_list(given) if given.reading == "list" else self._opened(given, self._found(given))
+        if given.reading == "list":
+            return (item for _, _, item in self._of_list(given))
+        return self._opened(given, self._found(given))
+
+    def _numbered(self, given: Input) -> Iterator[tuple[int | None, Kept, Item]]:
+        """The items, each with the row of the list that names it and what is kept of that row."""
+        if given.reading == "list":
+            return self._of_list(given)
+        return ((None, (), item) for item in self._of(given))
 
     def _found(self, given: Input) -> Iterator[Item | Found]:
         return self._of_path(given.place) if isinstance(given.place, bytes) else self._of_address(given.place)
@@ -222,7 +237,7 @@ class InputSource:
                 nothing = False
                 yield item
         except ReadError as error:
-            if nothing and not found.named and error.kind == ErrorKind.UNSUPPORTED_FORMAT:
+            if nothing and not found.named and isinstance(error, NoImages):
                 self._ignored["a table without images"] += 1
             elif error.kind == ErrorKind.EMPTY and options.include:
                 self._ignored["excluded"] += 1  # nothing in it could be what was asked for
@@ -240,21 +255,22 @@ class InputSource:
             else:
                 self._ignored["not an image"] += 1
 
-    def _of_list(self, given: Input) -> Iterator[Item]:
+    def _of_list(self, given: Input) -> Iterator[tuple[int | None, Kept, Item]]:
         uri = given.uri
         rows, number = ListFile(given.file, self._options).rows(), -1
         try:
             for number, (name, kept, wrong) in enumerate(rows):
                 wrong = _EMBEDDED if name[:11].lower() == b"data:image/" else wrong
                 if wrong is not None:
-                    yield Item(uri, ordinal=number, error_kind=ErrorKind.UNREADABLE, error=wrong, metadata=kept)
+                    failed = Item(uri, ordinal=number, error_kind=ErrorKind.UNREADABLE, error=wrong, metadata=kept)
+                    yield number, kept, failed
                     continue
                 for item in self._of(_in_list(given, name)):
-                    yield replace(item, metadata=(*item.metadata, *kept)) if kept else item
+                    yield number, kept, replace(item, metadata=(*item.metadata, *kept)) if kept else item
             if number < 0:
-                yield Item(uri, error_kind=ErrorKind.EMPTY, error="this list names no file")
+                yield None, (), Item(uri, error_kind=ErrorKind.EMPTY, error="this list names no file")
         except ReadError as error:
-            yield Item(uri, error_kind=error.kind, error=error.message)
+            yield None, (), Item(uri, error_kind=error.kind, error=error.message)
 
 
 def _in_list(listing: Input, name: bytes) -> Input:

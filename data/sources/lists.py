@@ -10,7 +10,7 @@ import csv
 import io
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, BinaryIO, cast
 
@@ -33,7 +33,8 @@ _LONGEST_LINE_BYTES = 8 << 20
 #: Rows of a Parquet file that are looked at to tell names from images written as text.
 _LOOKED_AT_ROWS = 16
 #: What a row says: the name (empty where there is none), the columns to keep, and what is wrong with the row.
-Row = tuple[bytes, tuple[tuple[str, str], ...], str | None]
+Kept = tuple[tuple[str, str], ...]
+Row = tuple[bytes, Kept, str | None]
 
 
 class ListFile:
@@ -83,6 +84,13 @@ class ListFile:
             raise SourceError(f"{self._file.uri} has {missing}, but {', '.join(names[:20])}; name one with --column")
         return found
 
+    def _check_keep(self, names: Collection[str]) -> None:
+        """Raises ReadError for a column to keep that the list does not have, as a table does."""
+        for name in self._options.keep:
+            if name not in names:
+                told = f"--keep: there is no column {name}. The columns are: {', '.join(list(names)[:20])}"
+                raise ReadError(ErrorKind.NOT_FOUND, told)
+
     def _row(self, cells: dict[str, Any], column: str) -> Row:
         kept = tuple(
             (k, v if isinstance(v := cells[k], str) else json.dumps(v, default=str))
@@ -106,12 +114,15 @@ class ListFile:
                 yield from ((row[0].encode("utf-8", "surrogateescape"), (), None) for row in table if row)
                 return
             column = self._column(names)
+            self._check_keep(names)
             yield from (self._row(dict(zip(names, row, strict=False)), column) for row in table if row)
         except csv.Error as error:
             raise ReadError(ErrorKind.UNREADABLE, f"line {table.line_num} is no CSV: {error}") from error
 
     def _json_lines(self, file: BinaryIO) -> Iterator[Row]:
         column: str | None = None
+        if self._options.keep:
+            self._check_keep_of_lines(file)
         for line in _lines(file):
             if not line.strip():
                 continue
@@ -128,6 +139,19 @@ class ListFile:
             else:
                 yield b"", (), "this line is neither a name nor an object"
 
+    def _check_keep_of_lines(self, file: BinaryIO) -> None:
+        """Any line may be the only one with a column: read on until each is met, which most often the first does."""
+        names: dict[str, None] = {}
+        for line in _lines(file):
+            with suppress(ValueError, RecursionError):
+                if isinstance(cells := json.loads(line), dict):
+                    names |= dict.fromkeys(cells)
+                    if names.keys() >= set(self._options.keep):
+                        break
+        file.seek(0)
+        if names:
+            self._check_keep(names)
+
     def _parquet(self, file: BinaryIO) -> Iterator[Row]:
         import pyarrow.parquet as pq
 
@@ -135,6 +159,7 @@ class ListFile:
             table = pq.ParquetFile(file)
             names = table.schema_arrow.names
             column = self._column(names)
+            self._check_keep(names)
             wanted = [column, *(name for name in self._options.keep if name in names and name != column)]
             for batch in table.iter_batches(batch_size=8192, columns=wanted):
                 columns = [_cells(cells) for cells in batch.columns]

@@ -16,13 +16,13 @@ from zellige.data.sources.containers import kind_by_name
 from zellige.data.sources.files import Found
 from zellige.data.sources.members import DOCUMENT_SUFFIXES, HIDDEN
 from zellige.data.sources.storage import entries, remote_file, remote_uri
-from zellige.data.sources.wanted import Wanted
+from zellige.data.sources.wanted import Wanted, is_run
 
 
 def walk_remote(top: str, wanted: Wanted, ignored: Counter[str]) -> Iterator[Item | Found]:
     """The images and containers below the literal address ``top``: of each folder its files, then its folders."""
     top = top.rstrip("/") + "/"
-    pending, entered = [top], set[str]()
+    pending, entered, stores = [top], set[str](), set[str]()
     while pending:
         folder = pending.pop()
         if folder in entered:
@@ -35,14 +35,22 @@ def walk_remote(top: str, wanted: Wanted, ignored: Counter[str]) -> Iterator[Ite
                 remote_uri(folder), error_kind=error.kind, error=f"this folder cannot be listed: {error.message}"
             )
             continue
+        names = [url.rpartition("/")[2].encode("utf-8", "surrogateescape") for url, _, _ in listed]
+        if is_run(names, {name for name, (_, kind, _) in zip(names, listed, strict=True) if kind == "directory"}):
+            store = folder.rstrip("/").rpartition("/")[0]
+            ignored["a store of answers"] += store not in stores
+            stores.add(store)
+            continue
         folders = []
-        for url, kind, size in listed:
-            base = url.rpartition("/")[2].encode("utf-8", "surrogateescape")
+        for base, (url, kind, size) in zip(names, listed, strict=True):
+            name = url[len(top) :].encode("utf-8", "surrogateescape")
             if base.startswith(HIDDEN):
                 ignored["hidden"] += 1
+            elif kind == "directory" and wanted.excludes_folder(name):
+                ignored["excluded"] += 1
             elif kind == "directory":
                 folders.append(url + "/")
-            elif found := _of_entry(url, url[len(top) :].encode("utf-8", "surrogateescape"), size, wanted, ignored):
+            elif found := _of_entry(url, name, size, wanted, ignored):
                 yield found
         pending += reversed(folders)
 

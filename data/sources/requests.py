@@ -16,7 +16,7 @@ from typing import BinaryIO
 
 from zellige.data.batch_requests import BatchRequest, parse_request
 from zellige.data.schema import ITEM_QUESTION, ErrorKind, Item
-from zellige.data.sources.base import ReadError, StoredFile, why
+from zellige.data.sources.base import ReadError, StoredFile, check_same, why
 from zellige.data.sources.cells import image_in
 from zellige.data.sources.options import SourceOptions
 
@@ -57,6 +57,8 @@ class RequestContainer:
             raise ReadError(*why(error)) from error
         except ValueError as error:
             raise ReadError(ErrorKind.UNREADABLE, str(error)) from error
+        check_same(item.member, request.custom_id, f"custom_id of request {item.ordinal + 1:,}")
+        check_same(1, len(request.images), "the number of its images")
         return image_in(request.images[0], self._stored)
 
     def close(self) -> None:

@@ -10,14 +10,16 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 
 from zellige.data.schema import ErrorKind, Item
-from zellige.data.sources.base import ReadError, StoredFile
+from zellige.data.sources.base import ReadError, StoredFile, check_same
 from zellige.data.sources.batches import DAMAGE, Batches, open_batches
-from zellige.data.sources.cells import image_in, kept_text
-from zellige.data.sources.image_column import ImageColumn, column_parts, image_column
+from zellige.data.sources.cells import begins_as_image, image_in, kept_text
+from zellige.data.sources.image_column import ImageColumn, NoImages, column_parts, image_column
 from zellige.data.sources.options import SourceOptions
 
 #: Batches that are kept for the rows that come next, and for threads that come a little late.
 _KEPT_BYTES = 32 << 20
+
+Metadata = tuple[tuple[str, str], ...]
 
 
 class TableContainer:
@@ -51,8 +53,7 @@ class TableContainer:
                     if start > row:
                         raise ValueError(f"rows {row} to {start - 1} are missing")
                     for index in range(row - start, batch.num_rows):
-                        kept = ((name, kept_text(_cell(batch, parts, index))) for name, parts in keep.items())
-                        metadata = tuple((name, text) for name, text in kept if text is not None)
+                        metadata = self._kept_of(batch, keep, index)
                         yield Item(self._stored.uri, ordinal=start + index, metadata=metadata)
                         row = start + index + 1
                 if table.rows is None or row == table.rows:
@@ -72,6 +73,10 @@ class TableContainer:
         if row is None:
             raise ReadError(ErrorKind.UNREADABLE, "a table is read row by row")
         start, batch = self._batch_of(row)
+        if self._options.keep:
+            kept = self._kept_of(batch, self._kept_columns(batch.schema), row - start)
+            # What a list said of the table's rows stands behind what the table says.
+            check_same(item.metadata[: len(kept)], kept, f"what is kept of row {row}")
         return image_in(_cell(batch, column.parts, row - start), self._stored)
 
     def close(self) -> None:
@@ -87,7 +92,12 @@ class TableContainer:
             try:
                 table = open_batches(self._stored, self._file)
                 with _undamaged("this table's list of columns"):
-                    self._table = table, image_column(table.schema, self._options.column)
+                    try:
+                        self._table = table, image_column(table.schema, self._options.column)
+                    except NoImages as error:
+                        if _writes_images_out(table):
+                            raise ReadError(error.kind, error.message) from error
+                        raise
             except ReadError:
                 self.close()
                 raise
@@ -105,7 +115,8 @@ class TableContainer:
         behind = table.next_start(max(0, self._next - 1))
         ahead = self._ahead
         if ahead is None or row < self._next or (behind is not None and row >= behind):
-            ahead, self._next = table.from_row(row, column.leaves), row
+            keep = [".".join(parts) for parts in self._kept_columns(table.schema).values()]
+            ahead, self._next = table.from_row(row, list(dict.fromkeys((*column.leaves, *keep)))), row
         self._ahead = None  # whatever is raised now ends it
         try:
             for start, batch in ahead:
@@ -131,11 +142,23 @@ class TableContainer:
             # Of another kind than a table that a walk passes by: a slip of the pen must not make its images vanish.
             raise ReadError(ErrorKind.NOT_FOUND, f"--keep: {error.message}") from error
 
+    def _kept_of(self, batch: pa.RecordBatch, keep: dict[str, tuple[str, ...]], index: int) -> Metadata:
+        texts = ((name, kept_text(_cell(batch, parts, index))) for name, parts in keep.items())
+        return tuple((name, text) for name, text in texts if text is not None)
+
     def _keep(self, start: int, batch: pa.RecordBatch) -> None:
         self._next = start + batch.num_rows
         self._kept.append((start, batch))
         while len(self._kept) > 1 and sum(b.nbytes for _, b in self._kept) > _KEPT_BYTES:
             self._kept.popleft()
+
+
+def _writes_images_out(table: Batches) -> bool:
+    """Whether the first rows of a column of text hold images as base64 or data: addresses."""
+    texts = [f.name for f in table.schema if pa.types.is_string(f.type) or pa.types.is_large_string(f.type)]
+    _, batch = next(table.from_row(0, texts), (0, None)) if texts else (0, None)
+    cells = () if batch is None else (_cell(batch, (name,), row) for name in texts for row in range(min(8, len(batch))))
+    return any(isinstance(cell, str) and begins_as_image(cell) for cell in cells)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from contextlib import closing
 from typing import BinaryIO
 
 from zellige.data.schema import ErrorKind, Item
-from zellige.data.sources.base import ReadError, StoredFile
+from zellige.data.sources.base import ReadError, StoredFile, check_same
 from zellige.data.sources.members import MemberRules, may_have_pages, member_name, with_pages
 from zellige.data.sources.options import SourceOptions
 from zellige.data.sources.tar_reader import TarReader
@@ -28,7 +28,7 @@ class TarContainer:
         self._rules = MemberRules(file.uri, options)
         self._reader: TarReader | None = None
         self._places = array("q")  # of the headers, by ordinal: eight bytes a member
-        self._passed: OrderedDict[int, bytes] = OrderedDict()
+        self._passed: OrderedDict[int, tuple[str, bytes]] = OrderedDict()
         self._passed_bytes = 0
 
     @property
@@ -59,9 +59,13 @@ class TarContainer:
             reached = found[1]
             if reader.compressed and len(self._places) <= ordinal and found[1].isreg():
                 self._pass(len(self._places) - 1, reader, found[1])
-        data = reader.read(reached or reader.at(self._places[ordinal]))
+        info = reached or reader.at(self._places[ordinal])
+        _check_member(item, _name(info))
+        if not info.isreg():
+            raise ReadError(ErrorKind.NOT_FOUND, "the file was changed after it was listed: this member is no file now")
+        data = reader.read(info)
         if reader.compressed and item.page is not None:
-            self._keep(ordinal, data)  # its other pages follow
+            self._keep(ordinal, _name(info), data)  # its other pages follow
         return data
 
     def close(self) -> None:
@@ -110,21 +114,30 @@ class TarContainer:
 
     def _pass(self, ordinal: int, reader: TarReader, info: tarfile.TarInfo) -> None:
         if info.size <= _PASSED_BYTES // 2:
-            self._keep(ordinal, reader.read(info))
+            self._keep(ordinal, _name(info), reader.read(info))
 
-    def _keep(self, ordinal: int, data: bytes) -> None:
+    def _keep(self, ordinal: int, name: str, data: bytes) -> None:
         if ordinal not in self._passed:
-            self._passed[ordinal] = data
+            self._passed[ordinal] = name, data
             self._passed_bytes += len(data)
         while self._passed_bytes > _PASSED_BYTES and len(self._passed) > 1:
-            self._passed_bytes -= len(self._passed.popitem(last=False)[1])
+            self._passed_bytes -= len(self._passed.popitem(last=False)[1][1])
 
     def _taken(self, item: Item) -> bytes:
         assert item.ordinal is not None
-        data = self._passed[item.ordinal]
+        name, data = self._passed[item.ordinal]
+        _check_member(item, name)
         if item.page is None:
-            self._passed_bytes -= len(self._passed.pop(item.ordinal))
+            self._passed_bytes -= len(self._passed.pop(item.ordinal)[1])
         return data
+
+
+def _name(info: tarfile.TarInfo) -> str:
+    return member_name(info.name.encode("utf-8", "surrogateescape"))
+
+
+def _check_member(item: Item, name: str) -> None:
+    check_same(item.member, name, f"member {(item.ordinal or 0) + 1:,}")
 
 
 def _failed(item: Item, kind: ErrorKind, message: str) -> Item:

@@ -13,7 +13,7 @@ from typing import BinaryIO, cast
 
 from zellige.data.schema import ErrorKind, Item
 from zellige.data.sniff import HEAD_BYTES
-from zellige.data.sources.base import ReadError, StoredFile, check_head, check_size, why
+from zellige.data.sources.base import ReadError, StoredFile, check_head, check_same, check_size, why
 from zellige.data.sources.members import MemberRules, member_name, with_pages
 from zellige.data.sources.options import SourceOptions
 from zellige.data.sources.zip_directory import Directory, find_directory
@@ -64,6 +64,7 @@ class ZipContainer:
             if item.ordinal % _PAGE_ENTRIES >= len(page):
                 raise ReadError(ErrorKind.NOT_FOUND, f"the archive has no member {item.ordinal + 1:,} any more")
             info = page[item.ordinal % _PAGE_ENTRIES]
+            check_same(item.member, _name(info), f"member {item.ordinal + 1:,}")
             check_size(info.file_size)
             with self._open(info) as file:
                 check_head(file.peek(HEAD_BYTES), info.file_size)
@@ -157,6 +158,10 @@ class ZipContainer:
         self, ordinal: int, name: str, info: zipfile.ZipInfo, kind: ErrorKind | None = None, why: str | None = None
     ) -> Item:
         return Item(self._file.uri, name, ordinal, size_bytes=info.file_size, error_kind=kind, error=why)
+
+
+def _name(info: zipfile.ZipInfo) -> str:
+    return member_name(info.orig_filename.encode("cp437"))
 
 
 def _fault(error: Exception) -> ReadError:

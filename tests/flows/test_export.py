@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -101,6 +102,19 @@ def test_nothing_in_the_store_is_overwritten(export: Callable[..., Any], tmp_pat
     done = export(part, "--to", "jsonl", "--overwrite")
     assert (done.exit_code, part.read_bytes()) == (2, before)
     assert "store" in done.stderr
+
+
+@pytest.mark.parametrize("to", ["jsonl", "webdataset", "txt"])
+def test_pipes_and_links_are_wrong_use(to: str, export: Callable[..., Any], tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    for name in ("pipe", "dangling", "loop"):
+        done = export(tmp_path / name, "--to", to)
+        assert (done.exit_code, done.exception.__class__) == (2, SystemExit), done.output
+        assert name in done.stderr
+    assert (tmp_path / "pipe").is_fifo()
+    assert not (tmp_path / "nowhere").exists()
 
 
 def test_export_of_a_run_that_is_not_finished_says_how_many_are_missing_and_how_to_go_on(

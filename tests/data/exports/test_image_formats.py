@@ -148,7 +148,7 @@ def test_the_folder_one_stands_in_may_be_filled(
     (here := tmp_path / "here").mkdir()
     monkeypatch.chdir(here)
     export(run, "webdataset", Path())
-    assert [p.name for p in here.iterdir()] == ["shard-000000.tar"]
+    assert sorted(p.name for p in here.iterdir()) == [".zellige-export.json", "shard-000000.tar"]
 
 
 def test_an_image_that_raises_what_no_source_should_costs_itself_alone(

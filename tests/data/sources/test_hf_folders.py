@@ -75,7 +75,17 @@ def test_damaged_list_of_files_is_named(tmp_path: Path, state: str) -> None:
         with pytest.raises(ReadError, match=r"state\.json"):
             listed(tmp_path)
     else:
-        assert listed(tmp_path) == ["None", "None"]
+        assert listed(tmp_path) == ["None"]
+
+
+def test_what_is_listed_twice_is_read_once(tmp_path: Path) -> None:
+    (tmp_path / "train").mkdir()
+    (tmp_path / "train" / "state.json").write_text(
+        '{"_data_files": [{"filename": "x.arrow"}, {"filename": "x.arrow"}]}'
+    )
+    assert listed(tmp_path / "train") == ["x.arrow"]
+    (tmp_path / "dataset_dict.json").write_text('{"splits": ["train", "train"]}')
+    assert listed(tmp_path) == ["train/x.arrow"]
 
 
 def test_split_that_is_missing_is_named(tmp_path: Path) -> None:

@@ -405,7 +405,7 @@ def test_row_group_with_fewer_rows_than_it_says_never_shows_another_rows_image(t
         if 17 <= ordinal < 20:
             assert why(container, ordinal).kind == "unreadable"
         else:
-            assert decode(container.read(Item("", ordinal=ordinal))).width == ordinal + 1
+            assert decode(container.read(items[ordinal])).width == ordinal + 1
 
 
 def test_a_table_of_a_folder_without_a_column_to_keep_is_a_failed_item_and_not_passed_by(tmp_path: Path) -> None:
