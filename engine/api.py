@@ -24,6 +24,10 @@ class EngineUnavailable(EngineError):
     """The engine answers nobody for now: its client tried for as long as it may, or is not let in. Not sent again."""
 
 
+class EngineUnfit(EngineUnavailable):
+    """What answers cannot serve: no such model there, the key is wrong, or it is no such API. Waiting does not help."""
+
+
 class RequestRejected(EngineError):
     """The request itself is wrong (too long, bad parameter, image that cannot be seen); sending it again is useless."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
 from zellige.flows import cli_config, cli_engine, cli_flows, cli_runs
@@ -17,6 +19,23 @@ app = typer.Typer(
 )
 for part in (cli_flows, cli_runs, cli_config, cli_engine):
     app.add_typer(part.app)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"zellige {version('zellige')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_version, help="Print the version.")
+    ] = False,
+) -> None:
+    """What goes before every command."""
 
 
 def main() -> None:

@@ -9,6 +9,14 @@ import typer
 
 WHAT, HOW, WHERE, OF_WHAT, RUNNING = "What to do", "How to ask", "Where", "Of what", "How to run"
 
+
+def _store_path(text: str) -> Path:
+    """A path or a ``file://`` address, as the flows take it."""
+    from zellige.tasks.recipe import local_path
+
+    return Path(local_path(text))
+
+
 Inputs = Annotated[
     list[str] | None,
     typer.Argument(metavar="INPUT", help="Images, folders, globs, archives, tables and lists; here or at s3://…"),
@@ -119,5 +127,7 @@ Schema = Annotated[
     typer.Option(metavar="FILE", help="JSON schema that every answer has to meet.", rich_help_panel=HOW),
 ]
 LogFile = Annotated[Path | None, typer.Option(help="Write a log of the run here.", rich_help_panel=RUNNING)]
-RunStore = Annotated[Path, typer.Option("--store", help="Folder of runs and answers.")]
+RunStore = Annotated[
+    Path, typer.Option("--store", metavar="DIR", help="Folder of runs and answers.", parser=_store_path)
+]
 PlainJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]

@@ -65,7 +65,8 @@ def start(
             return _show_forecast(job, as_json)
         with watched_by(watch), stopping_on_interrupt(watch), closing_engines():
             if not check(job):
-                return _show_end(record(job, job.resume or ""), as_json, quiet, code=0)
+                done = record(job, job.resume or "")
+                return _show_end(done, as_json, quiet, exit_code(done))
             with watching(quiet) as watch.on_change:
                 done = _run_in_prefect(task, parameters, quiet) if prefect else run_job(job)
         return _show_end(done, as_json, quiet, exit_code(done))

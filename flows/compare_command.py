@@ -11,8 +11,8 @@ from zellige.data.catalog import Catalog
 from zellige.data.ledger import Store
 from zellige.flows.commands import logging_to, reported
 from zellige.flows.output import put
-from zellige.flows.show import readable, table
-from zellige.tasks.compare import Limits, compare
+from zellige.flows.show import many, readable, table
+from zellige.tasks.compare import JUDGED_S, Limits, compare
 from zellige.tasks.job import WrongUseError
 
 #: Like a run with failed rows: done, and not all is well.
@@ -48,10 +48,15 @@ def _lines(report: dict[str, Any]) -> list[str]:
         _agreement(answers),
         *map(_difference, answers["different"]),
         *_kernel_lines(report["kernels"]),
-        "throughput: "
-        + ", ".join(f"{_times(ratio)} {name.replace('_per_', '/')}" for name, ratio in report["throughput"].items()),
+        _throughput(report),
         *([f"drifted: {'; '.join(drift)}"] if drift else ["no drift"]),
     ]
+
+
+def _throughput(report: dict[str, Any]) -> str:
+    rates = (f"{_times(ratio)} {name.replace('_per_', '/')}" for name, ratio in report["throughput"].items())
+    short = "" if report["throughput_judged"] else f" (under {JUDGED_S:g} s: too short to judge)"
+    return f"throughput: {', '.join(rates)}{short}"
 
 
 def _agreement(answers: dict[str, Any]) -> str:
@@ -73,6 +78,9 @@ def _difference(row: dict[str, Any]) -> str:
 
 
 def _kernel_lines(kernels: list[dict[str, Any]]) -> list[str]:
+    silent = [
+        row for row in kernels if row["device"] == "cpu" and {row["verdict_a"], row["verdict_b"]} <= {"unchecked", None}
+    ]
     shown = [
         {
             "operator": row["operator"],
@@ -85,8 +93,10 @@ def _kernel_lines(kernels: list[dict[str, Any]]) -> list[str]:
             "": row["drifted"] or "",
         }
         for row in kernels
+        if row not in silent
     ]
-    return table(shown, list(shown[0])) if shown else []
+    said = f"kernels: of {many(len(silent), 'operator')} nothing was compared, as ever on a CPU"
+    return [*(table(shown, list(shown[0])) if shown else []), *([said] if silent else [])]
 
 
 def _times(ratio: float | None) -> str:

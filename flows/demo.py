@@ -86,6 +86,7 @@ class Demo:
 
     def check(self) -> bool:
         """Caption and ask everything; print the score; whether all is as it should be."""
+        print(f"{len(self.drawn.broken)} broken files, as expected:", flush=True)
         scenes = self.rows(self.run("caption", "scenes"))
         whole = self.rows(self.run("caption", LARGE_SCENE, tile="off"))
         documents = self.rows(self.run("ask", "documents", tuple(DOCUMENT_QUESTIONS.values())))

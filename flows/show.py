@@ -10,6 +10,11 @@ from zellige.data.uri import from_uri, is_file_uri
 from zellige.flows.progress import duration
 
 
+def many(count: int, what: str) -> str:
+    """``1 item``, ``1,200 items``."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
 def summary_lines(summary: dict[str, Any]) -> list[str]:
     """A run's counts, throughput and seconds by stage, and where its rows are."""
     t = summary["throughput"]
@@ -20,7 +25,7 @@ def summary_lines(summary: dict[str, Any]) -> list[str]:
     lines = [
         f"{summary['flow']} · run {summary['run_id']} · {summary['state']}",
         f"  model {summary['model']} {summary['model_fingerprint']} in {summary['dtype']}",
-        f"  {summary['items']} items, {summary['rows']} rows: {counts}",
+        f"  {many(summary['items'], 'item')}, {many(summary['rows'], 'row')}: {counts}",
     ]
     if summary["state"] == "finished" and not summary["items"]:
         lines.append(f"  {_nothing_found(summary)}")
@@ -28,17 +33,19 @@ def summary_lines(summary: dict[str, Any]) -> list[str]:
         lines.append(f"  {_passed_by(summary)}")
     if t.get("wall_s"):
         lines.append(
-            f"  {duration(t['wall_s'])}{_by_workers(t)}: "
+            f"  {duration(t['wall_s'])} after loading{_by_workers(t)}: "
             f"{t['items_per_s']:.2f} items/s, {t['tokens_per_s']:.1f} tokens/s · "
-            f"{t['images']:,} images, {t['tiles']:,} views, {t['image_tokens']:,} image tokens, "
-            f"{t['prompt_tokens']:,} prompt tokens, {t['completion_tokens']:,} completion tokens"
+            f"{many(t['images'], 'image')}, {many(t['tiles'], 'view')}, {many(t['image_tokens'], 'image token')}, "
+            f"{many(t['prompt_tokens'], 'prompt token')}, {many(t['completion_tokens'], 'completion token')}"
         )
         lines.append(
             f"  seconds: load {t['load_s']:.1f}, plan {t['plan_s']:.1f}, decode {t['decode_s']:.1f}, "
             f"engine {t['engine_s']:.1f} (preprocess {t['preprocess_s']:.1f}, vision {t['vision_s']:.1f}, "
             f"prefill {t['prefill_s']:.1f}, generate {t['generate_s']:.1f}), commit {t['commit_s']:.1f}"
         )
-    if summary.get("index_error"):
+    if summary.get("index_error") and "?" in summary["store"]:
+        lines.append(f"  no index: {summary['index_error']}; nothing is lost")
+    elif summary.get("index_error"):
         rebuild = f"zellige runs rebuild --store {shlex.quote(summary['store'])}"
         lines.append(f"  the index lacks this run ({summary['index_error']}); {rebuild} makes it anew, nothing is lost")
     return [*lines, f"  rows: {summary['parts']}", *_kernel_lines(summary)]
@@ -62,6 +69,8 @@ def _kernel_lines(summary: dict[str, Any]) -> list[str]:
         for row in rows
         if row["verdict"] in ("suspect", "failed")
     ]
+    if summary["kernel_verdict"] == "unchecked" and {row["device"] for row in rows} == {"cpu"}:
+        return ["  kernels: on a CPU nothing is compared"]
     launches, checked = (sum(row[name] for row in rows) for name in ("launches", "checked"))
     return [*objections, f"  kernels {summary['kernel_verdict']}: {checked:,} of {launches:,} launches checked"]
 
@@ -82,17 +91,22 @@ def resume_command(flow: str, run_id: str, store: str) -> str:
 
 def forecast_lines(forecast: dict[str, Any]) -> list[str]:
     """What a dry run found."""
-    bad = forecast["unreadable"]
+    bad, failed = forecast["unreadable"], forecast["failed"]
     if not forecast["items"]:
         return [_nothing_found(forecast)]
     return [
-        f"{forecast['items']:,} items, {len(bad):,} of them unreadable{_kinds(forecast['kinds'])}",
-        f"{forecast['views']:,} views, {forecast['calls']:,} calls, {forecast['vision_tokens']:,} vision tokens",
+        f"{many(forecast['items'], 'item')}, {len(bad):,} of them unreadable{_kinds(forecast['kinds'])}",
+        ", ".join(many(forecast[f"{what}s"], what.replace("_", " ")) for what in ("view", "call", "vision_token")),
         *_time_lines(forecast),
-        *(f"  {uri}: {error}" for uri, error in list(bad.items())[:20]),
-        *([f"  … and {len(bad) - 20} more"] if len(bad) > 20 else []),
+        *_named(bad),
+        *([f"{many(len(failed), 'item')} failed of those tried:", *_named(failed)] if failed else []),
         *([_passed_by(forecast)] if forecast["ignored"] else []),
     ]
+
+
+def _named(errors: dict[str, str]) -> list[str]:
+    more = [f"  … and {len(errors) - 20} more"] if len(errors) > 20 else []
+    return [*(f"  {name}: {error}" for name, error in list(errors.items())[:20]), *more]
 
 
 def _kinds(kinds: dict[str, int]) -> str:
@@ -102,7 +116,7 @@ def _kinds(kinds: dict[str, int]) -> str:
 def _time_lines(forecast: dict[str, Any]) -> list[str]:
     if forecast["seconds"] is not None:
         fast, slow = map(duration, forecast["seconds"])
-        return [f"{fast} to {slow} of answering, by {forecast['answered']} items that were answered to see"]
+        return [f"{fast} to {slow} of answering, by {many(forecast['answered'], 'item')} answered to see"]
     return [f"how long it takes is not known: {forecast['no_estimate']}"] if forecast["no_estimate"] else []
 
 

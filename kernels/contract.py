@@ -77,3 +77,10 @@ def noise(size: tuple[int, ...], dtype: torch.dtype, device: torch.device, scale
         return torch.empty(size, dtype=dtype, device=device)
     generator = torch.Generator().manual_seed(sum((i + 2) * n for i, n in enumerate(size)))
     return (torch.randn(size, generator=generator) * scale).to(device, dtype)
+
+
+def seeded(size: tuple[int, ...], device: torch.device) -> torch.Generator | None:
+    """For ``inputs`` that are too many to draw on the CPU: the same numbers for the same size on one kind of device."""
+    if device.type == "meta":
+        return None
+    return torch.Generator(device).manual_seed(sum((i + 2) * n for i, n in enumerate(size)))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from zellige.kernels.contract import Operator, noise, tolerances
+from zellige.kernels.contract import Operator, noise, seeded, tolerances
 from zellige.kernels.experts_grouped import experts_grouped
 from zellige.kernels.meter import METER
 from zellige.kernels.silu_mul import silu_mul
@@ -40,8 +40,9 @@ def _inputs(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) ->
     T, H, inner, E, k = shape
     x = noise((T, H), dtype, device)
     # Too many numbers to draw on the CPU.
-    gate_up = torch.randn(E, H, 2 * inner, dtype=dtype, device=device) * H**-0.5
-    down = torch.randn(E, inner, H, dtype=dtype, device=device) * inner**-0.5
+    drawn = seeded(shape, device)
+    gate_up = torch.randn(E, H, 2 * inner, dtype=dtype, device=device, generator=drawn) * H**-0.5
+    down = torch.randn(E, inner, H, dtype=dtype, device=device, generator=drawn) * inner**-0.5
     scores = noise((T, E), torch.float32, device)
     weights, chosen = torch.softmax(scores, -1).topk(k, dim=-1)
     return x, gate_up, down, weights / weights.sum(-1, keepdim=True), chosen

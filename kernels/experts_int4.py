@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from zellige.kernels.contract import Empty, Operator, noise, tolerances
+from zellige.kernels.contract import Empty, Operator, noise, seeded, tolerances
 from zellige.kernels.experts import experts_reference
 from zellige.kernels.experts_grouped import EXACT_PAIRS, _sum_kernel, _tile_of, experts_grouped, sorted_pairs
 from zellige.kernels.meter import METER
@@ -246,9 +246,10 @@ def _run(
 
 def _matrices(E: int, N: int, K: int, group: int, zeros: int, dtype: torch.dtype, device: torch.device) -> Experts4:
     groups = -(-K // group)
-    packed = torch.randint(-(2**31), 2**31 - 1, (E, N, K // 8), dtype=torch.int32, device=device)
-    zero = torch.randint(6, 10, (E, N, groups), dtype=torch.uint8, device=device) if zeros else None
-    return Experts4(packed, noise((E, N, groups), dtype, device, 0.2 * K**-0.5).abs(), zero, group)
+    drawn, size = seeded((E, N, K), device), (E, N, groups)
+    packed = torch.randint(-(2**31), 2**31 - 1, (E, N, K // 8), dtype=torch.int32, device=device, generator=drawn)
+    zero = torch.randint(6, 10, size, dtype=torch.uint8, device=device, generator=drawn) if zeros else None
+    return Experts4(packed, noise(size, dtype, device, 0.2 * K**-0.5).abs(), zero, group)
 
 
 def _inputs(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> tuple[object, ...]:

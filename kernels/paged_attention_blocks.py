@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from zellige.kernels.contract import Empty, Operator, noise, tolerances
+from zellige.kernels.contract import Empty, Operator, noise, seeded, tolerances
 from zellige.kernels.dot import dot
 from zellige.kernels.target import roomy
 from zellige.kernels.tritonic import jit, tl
@@ -394,7 +394,7 @@ def _inputs(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) ->
         q,
         kv[:, 0],
         kv[:, 1],
-        torch.randn(2, G, B, P, D, dtype=dtype, device=device),
+        torch.randn(2, G, B, P, D, dtype=dtype, device=device, generator=seeded(shape, device)),
         torch.tensor(tables, dtype=torch.int64, device=device),
         torch.tensor(slots, dtype=torch.int64, device=device),
         torch.tensor(starts, dtype=torch.int32, device=device),

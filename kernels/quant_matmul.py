@@ -20,7 +20,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from zellige.kernels.contract import Empty, Operator, noise, tolerances
+from zellige.kernels.contract import Empty, Operator, noise, seeded, tolerances
 from zellige.kernels.dot import INTERPRETED, dot
 from zellige.kernels.meter import METER
 from zellige.kernels.tiles import rows_of
@@ -402,9 +402,12 @@ def _inputs(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) ->
     M, N, K, group, asymmetric = shape
     groups = -(-K // group)
     x = noise((M, K), dtype, device)
-    packed = torch.randint(-(2**31), 2**31 - 1, (N, K // 8), dtype=torch.int32, device=device)
+    drawn = seeded(shape, device)
+    packed = torch.randint(-(2**31), 2**31 - 1, (N, K // 8), dtype=torch.int32, device=device, generator=drawn)
     scale = noise((N, groups), dtype, device, K**-0.5)
-    zero = torch.randint(0, 16, (N, groups), dtype=torch.uint8, device=device) if asymmetric else None
+    zero = None
+    if asymmetric:
+        zero = torch.randint(0, 16, (N, groups), dtype=torch.uint8, device=device, generator=drawn)
     return x, packed, scale, zero, group
 
 

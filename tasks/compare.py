@@ -16,6 +16,8 @@ EXAMPLES = 20
 #: An operator's error counts as grown from this multiple on, once it takes this share of its tolerance: below that it
 #: moves with the numbers that came in.
 GROWN, SHARE = 2.0, 0.25
+#: Seconds that both runs must have taken for their throughputs to be compared: shorter ones tell of the start alone.
+JUDGED_S = 5.0
 
 _BOTH = """
 WITH a AS (SELECT item_id, question_id, uri, member, page, status, error_kind, answer FROM answers WHERE run_id = $1),
@@ -67,6 +69,8 @@ def compare(first: Run, second: Run, catalog: Catalog, limits: Limits) -> dict[s
     }
     kernels = _kernels(a["kernels"], b["kernels"])
     rates = {name: _ratio(b["throughput"][name], a["throughput"][name]) for name in ("items_per_s", "tokens_per_s")}
+    judged = all((run["throughput"].get("wall_s") or 0.0) >= JUDGED_S for run in (a, b))
+    slower = _rates_drift(rates, limits) if judged else []
     return {
         "runs": [a, b],
         "same_model": (a["model_fingerprint"], a["dtype"]) == (b["model_fingerprint"], b["dtype"]),
@@ -74,7 +78,8 @@ def compare(first: Run, second: Run, catalog: Catalog, limits: Limits) -> dict[s
         "answers": answers,
         "kernels": kernels,
         "throughput": rates,
-        "drift": [*_answers_drift(answers, limits), *_kernels_drift(kernels), *_rates_drift(rates, limits)],
+        "throughput_judged": judged,
+        "drift": [*_answers_drift(answers, limits), *_kernels_drift(kernels), *slower],
     }
 
 
@@ -119,7 +124,8 @@ def _answers_drift(answers: dict[str, Any], limits: Limits) -> list[str]:
     if agreement is not None and agreement < limits.agreement:
         found.append(f"{agreement:.2%} of the answers agree, under {limits.agreement:.2%}")
     if answers["failed_since"]:
-        found.append(f"{answers['failed_since']:,} rows that were ok have failed")
+        failed = answers["failed_since"]
+        found.append(f"{failed:,} {'row that was ok has' if failed == 1 else 'rows that were ok have'} failed")
     return found
 
 

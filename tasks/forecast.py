@@ -22,7 +22,8 @@ class Forecast:
 
     ``kinds`` counts the readable items by media type; ``unreadable`` says why, by the item's name (address, member or
     row, page); ``ignored`` counts by reason. ``seconds`` is how long answering may take, from and to, by ``answered``
-    items; where it is None ``no_estimate`` says why.
+    items; where it is None ``no_estimate`` says why. ``failed`` are items among those that were tried and did not get
+    a good answer. Where a page is cut is seen in its pixels: ``views`` of many pages are told by a sample of them.
     """
 
     inputs: list[str] = field(default_factory=list)
@@ -36,6 +37,7 @@ class Forecast:
     seconds: tuple[float, float] | None = None
     answered: int = 0
     no_estimate: str | None = None
+    failed: dict[str, str] = field(default_factory=dict)
 
 
 def forecast(job: Job) -> Forecast:
@@ -62,7 +64,7 @@ def forecast(job: Job) -> Forecast:
             continue
         kinds[loaded.format] += 1
         if asked := sum(q.concerns(item) for q in questions):
-            sample = Sample(item, len(sizes) * asked, tokens * asked)
+            sample = Sample(item, len(sizes) * asked, tokens * asked, asked)
             total.views += len(sizes)
             total.calls += sample.calls
             total.vision_tokens += sample.tokens
@@ -72,6 +74,10 @@ def forecast(job: Job) -> Forecast:
         recipe = recipe_of(job, questions, tiling, sampling, host.identity())
         told = estimate(recipe, source, host, job.workers, samples.kept, total.vision_tokens)
         total.seconds, total.answered, total.no_estimate = told.seconds, told.answered, told.why_not
+        total.views, total.calls = round(total.views * told.more_calls), round(total.calls * told.more_calls)
+        total.vision_tokens = round(total.vision_tokens * told.more_tokens)
+        for item, error in told.failed:
+            _note(total.failed, item, error)
     return total
 
 

@@ -9,8 +9,9 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from zellige.engine import connect
-from zellige.engine.api import Engine, EngineError, ModelIdentity
+from zellige.engine.api import Engine, EngineError, EngineUnavailable, EngineUnfit, ModelIdentity
 from zellige.engine.connect import EngineSpec
+from zellige.tasks.job import UnreachableError
 
 T = TypeVar("T")
 
@@ -23,7 +24,7 @@ class EngineHost:
     """Owns an engine and the thread whose event loop it lives on; ``close`` ends both."""
 
     def __init__(self, spec: EngineSpec, engine: Engine | None = None) -> None:
-        """Load or reach the engine, or take the one that is given; raises EngineNotOpenedError."""
+        """Load or reach the engine, or take what is given; raises EngineNotOpenedError, UnreachableError."""
         try:
             self.engine: Engine = engine or connect.open_engine(spec)
         except Exception as e:
@@ -38,6 +39,8 @@ class EngineHost:
             self._identity = self.run(self.engine.identity())
         except BaseException as e:
             self.close()
+            if isinstance(e, EngineUnavailable) and not isinstance(e, EngineUnfit):
+                raise UnreachableError(f"the engine could not be reached: {e}") from e
             if isinstance(e, EngineError):
                 raise EngineNotOpenedError(f"the engine could not be opened: {e}") from e
             raise

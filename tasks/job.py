@@ -30,7 +30,7 @@ class WrongUseError(Exception):
 
 
 class UnreachableError(Exception):
-    """No server of the inputs answers, so there is nothing to make a run of; the message says what to look at."""
+    """No server of the inputs or no engine answers, so no run is made; the message says what to look at."""
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,10 @@ def served_by(models: Any, address: Address, assumed: ModelIdentity) -> Served:
         )
     if name is None:
         raise EngineUnavailable(f"{address.base} serves no model")
-    said = by_name.get(name, {})  # some servers load models that they do not list
+    if by_name and name not in by_name:  # a server that lists none may load any
+        listed = ", ".join(list(by_name)[:10]) + (", …" if len(by_name) > 10 else "")
+        raise EngineUnavailable(f"{address.base} has no model {name!r}; it serves {listed}")
+    said = by_name.get(name, {})
     if isinstance(own := said.get("zellige"), dict):
         return Served(name, _own(name, said, own, address), ours=True)
     context = said.get("max_model_len")

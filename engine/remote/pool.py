@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from zellige.engine.api import EngineUnavailable, ModelIdentity, RunMeter
+from zellige.engine.api import EngineUnavailable, EngineUnfit, ModelIdentity, RunMeter
 from zellige.engine.remote.config import Address, RemoteConfig
 from zellige.engine.remote.errors import TryAgainError
 
@@ -39,6 +39,7 @@ class Endpoint:
     asked: int = 0
     busy_until: float = 0.0
     why_out: str = "not asked yet"
+    unfit: bool = False
     refused: set[str] = field(default_factory=set)
     meters: dict[str, RunMeter] = field(default_factory=dict)
 
@@ -60,7 +61,7 @@ class Pool:
         self._model: ModelIdentity | None = None
 
     async def open(self) -> ModelIdentity:
-        """Ask every engine who it is; raises EngineUnavailable where none answers or they hold different models.
+        """Ask every engine who it is; raises EngineUnavailable where none answers, EngineUnfit where none can serve.
 
         One that is there but not ready is waited for; those that cannot be reached are out, if any other answers.
         """
@@ -71,13 +72,13 @@ class Pool:
             if self._model is not None:
                 break
             if not any(found) or time.monotonic() + pause > give_up:
-                raise EngineUnavailable(self._why())
+                raise (EngineUnfit if all(e.unfit for e in self.endpoints) else EngineUnavailable)(self._why())
             log.info("waiting for the engine: %s", self._why())
             await asyncio.sleep(pause)
             pause = min(2 * pause, LAST_LOOK_S)
         for endpoint in self.endpoints:
             if endpoint.served is not None and not endpoint.up:  # it answered, with another model
-                raise EngineUnavailable(endpoint.why_out)
+                raise EngineUnfit(endpoint.why_out)
             if not endpoint.up:
                 self._begin_probing(endpoint)
         return self._model
@@ -154,10 +155,10 @@ class Pool:
         try:
             served = await self._probe(endpoint)
         except TryAgainError as error:
-            endpoint.why_out = str(error)
+            endpoint.why_out, endpoint.unfit = str(error), False
             return error.starting
         except EngineUnavailable as error:
-            endpoint.why_out = str(error)
+            endpoint.why_out, endpoint.unfit = str(error), True
             return False
         endpoint.served = served
         self._model = self._model or served.identity

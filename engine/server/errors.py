@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from pydantic import ValidationError
 
 from zellige.engine.api import EngineError, NonFiniteLogits, RequestRejected
-from zellige.engine.server.schemas import FIELDS
+from zellige.engine.server.schemas import FIELDS, OUTER_FIELDS
 
 #: In place of a message of pydantic's that quotes what was sent.
 _QUOTED = {"union_tag_invalid": "give a type of content that is known: text or image_url"}
@@ -46,7 +47,7 @@ def too_large(message: str, param: str | None = None) -> ApiError:
 def of_engine(error: EngineError, *, gone: bool = False) -> ApiError:
     """What the engine said: the request's own fault is 400, the engine's 500, or 503 where it answers nobody."""
     if isinstance(error, RequestRejected):
-        return ApiError(400, str(error), code="request_rejected")
+        return ApiError(400, str(error), code="request_rejected", param=_begins_with(str(error)))
     if isinstance(error, NonFiniteLogits):
         return ApiError(500, str(error), code="nonfinite_logits")
     return ApiError(503 if gone else 500, str(error), code="engine_error", retry_after_s=1)
@@ -64,4 +65,11 @@ def of_validation(error: ValidationError) -> ApiError:
             where += f".{part}" if where else part
         previous = part
     message = _QUOTED.get(first["type"], first["msg"].removeprefix("Value error, "))
-    return ApiError(400, f"{where}: {message}" if where else message, code="invalid_body", param=where or None)
+    param = where or _begins_with(message)
+    return ApiError(400, f"{where}: {message}" if where else message, code="invalid_body", param=param)
+
+
+def _begins_with(message: str) -> str | None:
+    """The field that a message begins with, as all do that are about one."""
+    found = re.match(r"(?:a token id in )?(\w+)", message)
+    return found[1] if found is not None and found[1] in OUTER_FIELDS else None

@@ -53,7 +53,7 @@ class ImageReader:
         ``hold`` is told their bytes before the first is decoded, and may refuse.
         """
         if len(refs) > self._limits.images:
-            raise too_large(f"{len(refs)} images in one request; the limit is {self._limits.images}")
+            raise too_large(f"{len(refs)} images in one request; the limit is {self._limits.images}", "messages")
         opened: list[ImageFile] = []
         for number, ref in enumerate(refs, start=1):
             with _named(number, ref):

@@ -14,10 +14,10 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from zellige.engine.api import Grammar, RequestRejected, Sampling
 
 #: Fields of OpenAI's API that ask for something else than text from this model.
-_NOT_BUILT = (
+NOT_BUILT = frozenset((
     "audio", "best_of", "echo", "function_call", "functions", "modalities", "prediction", "suffix", "tools",
     "web_search_options",
-)  # fmt: skip
+))  # fmt: skip
 _MEAN_NOTHING: dict[str, tuple[Any, ...]] = {"best_of": (1,), "echo": (False,), "modalities": (["text"],)}
 
 
@@ -120,7 +120,7 @@ class GenerationBody(_Body):
     def _only_built(cls, body: Any) -> Any:
         if not isinstance(body, dict):
             raise ValueError("the body is no JSON object")
-        for name in _NOT_BUILT:
+        for name in sorted(NOT_BUILT & body.keys()):
             value = body.get(name)
             if value and value not in _MEAN_NOTHING.get(name, ()):
                 raise ValueError(f"{name} is not supported by this server; leave it out")
@@ -207,3 +207,5 @@ _FORMS = (
 )  # fmt: skip
 #: Every name that a body may have; other keys in it are its sender's own.
 FIELDS = frozenset(field.alias or name for form in _FORMS for name, field in form.model_fields.items())
+#: Those that stand at its top.
+OUTER_FIELDS = frozenset((*ChatBody.model_fields, *CompletionBody.model_fields, *NOT_BUILT))

@@ -145,11 +145,13 @@ class Service:
         del body
         identity = self.model().identity
         if parsed.model is not None and parsed.model != identity.name:
-            raise ApiError(404, f"this server serves the model {identity.name!r} only", code="model_not_found")
+            raise ApiError(
+                404, f"this server serves the model {identity.name!r} only", code="model_not_found", param="model"
+            )
         prompts = len(parsed.prompts) if isinstance(parsed, CompletionBody) else 1
         n = 1 if parsed.n is None else parsed.n
         if n > 0 and prompts * n > self.limits.choices:
-            raise RequestRejected(f"{prompts * n} choices in one request; the limit is {self.limits.choices}")
+            raise RequestRejected(f"n: {prompts * n} choices in one request; the limit is {self.limits.choices}")
 
         def hold(size: int) -> None:
             ticket.hold(max(1, prompts * n), size)

@@ -380,4 +380,5 @@ def test_gigapixel_page_is_read_in_little_memory(kind: str, tmp_path: Path) -> N
     assert done.returncode == 0, done.stderr
     views, most_mb = map(int, done.stdout.split())
     assert views >= across * down
-    assert most_mb < (1_500 if LONG else 500)
+    # Two processes take some 350 MB before a page is opened; the page's pixels alone are 225 MB in RGB.
+    assert most_mb < (1_500 if LONG else 575)

@@ -8,13 +8,16 @@ import sys
 import warnings
 import zipfile
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
+from PIL import Image, ImageDraw
 from typer.testing import CliRunner
 
+from zellige.data.uri import to_uri
 from zellige.flows.cli import app
 
 SURFACE = Path(__file__).with_name("cli_surface.json")
@@ -50,6 +53,11 @@ def test_help_is_printed_for_every_command(arguments: list[str]) -> None:
     result = CliRunner().invoke(app, [*arguments, "--help"])
     assert result.exit_code == 0
     assert "Usage" in result.stdout
+
+
+def test_version_is_that_of_the_package() -> None:
+    told = Told("--version")
+    assert (told.code, told.out.strip()) == (0, f"zellige {version('zellige')}")
 
 
 def test_help_imports_nothing_heavy() -> None:
@@ -210,7 +218,39 @@ def test_dry_run_needs_no_store(fake: Any, draw: Draw) -> None:
     told = Told("caption", draw("a.png"), "--dry-run", "--json")
     found = json.loads(told.out)
     assert (told.code, found["items"], found["calls"], found["vision_tokens"]) == (0, 1, 1, 4)
-    assert "1 calls" in Told("caption", draw("a.png"), "--dry-run").out
+    assert "1 item, 0 of them unreadable" in (said := Told("caption", draw("a.png"), "--dry-run").out)
+    assert "1 view, 1 call, 4 vision tokens" in said
+    assert "by 1 item answered to see" in said
+
+
+def test_dry_run_counts_and_names_what_failed_of_what_it_tried(fake: Any, draw: Draw) -> None:
+    cut = draw("cut.png", size=(64, 64))
+    cut.write_bytes(cut.read_bytes()[:-30])
+    folder = draw("whole.png").parent
+    found = json.loads(Told("caption", folder, "--dry-run", "--json").out)
+    assert (found["items"], found["unreadable"], len(found["failed"])) == (2, {}, 1)
+    assert "1 item failed of those tried:" in (said := Told("caption", folder, "--dry-run").out)
+    assert "cut.png: " in said
+
+
+def test_dry_run_of_read_shows_the_views_that_the_run_shows(
+    fake: Any, draw: Draw, tmp_path: Path, rows: Callable[..., Any]
+) -> None:
+    page = draw("page.png", (255, 255, 255), (400, 300))
+    picture = Image.open(page)
+    for top in range(20, 280, 24):
+        ImageDraw.Draw(picture).text((20, top), "some words of a printed page", fill="black")
+    picture.save(page)
+    cut = draw("cut.png", size=(64, 64))
+    cut.write_bytes(cut.read_bytes()[:-30])
+    found = json.loads(Told("read", page, cut, "--dry-run", "--json").out)
+    by_size = json.loads(Told("caption", page, "--dry-run", "--json").out)
+    told = Told("read", page, "--store", tmp_path / "s", "--no-prefect", "--json", "--quiet")
+    (row,) = rows(tmp_path / "s", json.loads(told.out)["run_id"])
+    assert len(row["tiles"]) != by_size["views"]
+    assert (found["calls"], len(found["failed"])) == (found["views"], 1)
+    alone = json.loads(Told("read", page, "--dry-run", "--json").out)
+    assert alone["views"] == len(row["tiles"]) > 1
 
 
 def test_dry_run_says_what_is_passed_by_and_names_every_unreadable_member(fake: Any, draw: Draw) -> None:
@@ -255,12 +295,21 @@ def test_runs_are_listed_and_shown(fake: Any, draw: Draw, tmp_path: Path) -> Non
     assert Told("runs", "show", "nothing", "--store", store).code == 2
 
 
-def test_resuming_a_finished_run_does_nothing_and_is_exit_code_0(fake: Any, draw: Draw, tmp_path: Path) -> None:
+def test_resuming_a_finished_run_does_nothing_and_has_the_exit_code_of_the_run(
+    fake: Any, draw: Draw, tmp_path: Path
+) -> None:
     store = tmp_path / "store"
     first = Told("caption", draw("a.png"), "/nowhere.png", "--store", store, "--no-prefect", "--json")
     run_id = json.loads(first.out)["run_id"]
     again = Told("caption", "--resume", run_id, "--store", store, "--json", "--quiet")
-    assert (again.code, json.loads(again.out)["failed"], len(fake.opened)) == (0, 1, 1)
+    assert (again.code, json.loads(again.out)["failed"], len(fake.opened)) == (3, 1, 1)
+    assert json.loads(again.out)["exit_code"] == 3
+    quiet = Told("caption", "--resume", run_id, "--store", store, "--quiet")
+    assert (quiet.code, quiet.out, quiet.err) == (3, "", "")
+    elsewhere = Told("caption", draw("b.png"), "--resume", run_id, "--store", store, "--no-prefect")
+    assert (elsewhere.code, "was begun otherwise: INPUT" in elsewhere.err) == (2, True)
+    good = json.loads(Told("caption", draw("a.png"), "--store", store, "--no-prefect", "--json", "--quiet").out)
+    assert Told("caption", "--resume", good["run_id"], "--store", store).code == 0
     other = Told("caption", "--resume", run_id, "--store", store, "--prompt", "Other.")
     assert other.code == 2
     assert 'prompt: "Other." != "Describe the image."' in other.err
@@ -363,3 +412,19 @@ def test_file_names_of_any_bytes_are_captioned(zellige: Any, draw: Draw, tmp_pat
     good.rename(odd)
     done = zellige.json("caption", odd, "--store", tmp_path / "store", "--no-prefect")
     assert done["ok"] == 1
+
+
+def test_runs_take_a_store_as_caption_does_also_as_an_address_and_with_a_question_mark(
+    fake: Any, draw: Draw, tmp_path: Path
+) -> None:
+    store = tmp_path / "what?"
+    told = Told("caption", draw("a.png"), "--store", to_uri(store), "--no-prefect")
+    assert "1 item, 1 row: 1 ok" in told.err
+    assert "no index: " in told.err
+    assert "runs rebuild" not in told.err
+    (run,) = json.loads(Told("runs", "list", "--store", to_uri(store), "--json").out)
+    assert "1 ok" in Told("runs", "show", run["run_id"], "--store", store).out
+    rebuilt = Told("runs", "rebuild", "--store", store)
+    assert (rebuilt.code, "'?' in its name" in rebuilt.err) == (2, True)
+    assert Told("runs", "delete", run["run_id"], "--store", store, "--yes").code == 0
+    assert json.loads(Told("runs", "list", "--store", store, "--json").out) == []

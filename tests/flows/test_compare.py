@@ -81,7 +81,7 @@ def test_a_row_that_fails_now_is_drift_and_one_that_failed_before_is_not(run: An
     good = run(path)
     path.write_bytes(b"")
     bad = run(path)
-    assert compared(good, bad, 3)["drift"] == ["1 rows that were ok have failed"]
+    assert compared(good, bad, 3)["drift"] == ["1 row that was ok has failed"]
     assert compared(bad, good, 0)["answers"]["ok_since"] == 1
     path.write_bytes(whole)
 
@@ -107,11 +107,29 @@ def test_kernels_that_became_worse_are_drift(
     assert told["drift"] == drift
 
 
-def test_a_run_that_is_slower_than_allowed_is_drift(run: Any, compared: Any, draw: Draw) -> None:
+def test_a_run_that_is_slower_than_allowed_is_drift_where_both_took_long_enough_to_tell(
+    run: Any, compared: Any, draw: Draw, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = draw("a.png")
     first, second = run(path), run(path)
+    assert compared(first, second, 0, "--throughput", "1000000")["throughput_judged"] is False
+    told = CliRunner().invoke(app, ["runs", "compare", first, second, "--store", str(tmp_path / "store")])
+    assert "(under 5 s: too short to judge)" in told.stdout
+    monkeypatch.setattr("zellige.tasks.compare.JUDGED_S", 0.0)
     (drift,) = compared(first, second, 3, "--throughput", "1000000")["drift"]
     assert "of the throughput, under" in drift
+
+
+def test_what_a_cpu_never_compares_is_one_line(run: Any, draw: Draw, tmp_path: Path) -> None:
+    path = draw("a.png")
+    silent = replace(HEALTHY, device="cpu", checked=0, verdict="unchecked")
+    kernels = (silent, replace(silent, operator="silu_mul"))
+    first, second = run(path, kernels=kernels), run(path, kernels=kernels)
+    told = CliRunner().invoke(app, ["runs", "compare", first, second, "--store", str(tmp_path / "store")])
+    assert "kernels: of 2 operators nothing was compared, as ever on a CPU" in told.stdout
+    assert "rms_norm" not in told.stdout
+    shown = CliRunner().invoke(app, ["runs", "show", first, "--store", str(tmp_path / "store")])
+    assert shown.stdout.splitlines()[-1] == "  kernels: on a CPU nothing is compared"
 
 
 def test_an_unknown_run_is_wrong_use(run: Any, compared: Any, draw: Draw) -> None:

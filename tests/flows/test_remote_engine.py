@@ -121,10 +121,17 @@ def test_a_server_killed_and_started_again_in_the_middle_of_a_run_costs_no_item(
 def test_an_engine_that_is_not_there_is_told_before_there_is_a_run(tmp_path: Path) -> None:
     images, url = draw(tmp_path / "images", 1), f"http://127.0.0.1:{free_port()}/v1"
     done = zellige("caption", images, "--store", tmp_path / "store", "--engine", url, "--no-prefect")
-    assert done.returncode == 2
+    assert done.returncode == 1
     assert "no engine answers" in done.stderr
     assert "Traceback" not in done.stderr
     assert not list(tmp_path.glob("store/runs/*"))
+
+
+def test_a_model_that_the_server_lacks_is_wrong_use_and_makes_no_run(server: ServerProcess, tmp_path: Path) -> None:
+    images, store = draw(tmp_path / "images", 1), tmp_path / "store"
+    done = zellige("caption", images, "--store", store, "--engine", f"{server.url}#another", "--no-prefect")
+    assert (done.returncode, "has no model 'another'; it serves " in done.stderr) == (2, True)
+    assert not list(store.glob("runs/*"))
 
 
 @pytest.mark.parametrize("given", ["localhost:8000", "http://key:secret@host/v1"])

@@ -165,7 +165,7 @@ def test_preset_reaches_the_run_its_engine_and_each_request(fake: Any, draw: Dra
     (spec,) = fake.specs
     assert (spec.device, spec.dtype, dict(spec.limits)["step_tokens"]) == ("cpu", "float32", 1024)
     # A resumed run keeps its own recipe, whatever the environment says by now.
-    again = said("caption", "--resume", told["run_id"], *plain, ZELLIGE_MAX_TOKENS="9", ZELLIGE_PROMPT="Other.")
+    again = said("caption", "--resume", told["run_id"], *plain, code=3, ZELLIGE_MAX_TOKENS="9", ZELLIGE_PROMPT="Other.")
     assert again["run_id"] == told["run_id"]
     assert said("caption", "--resume", told["run_id"], "--max-tokens", "9", *plain, code=2)["exit_code"] == 2
 

@@ -12,7 +12,7 @@ from remotes import QUICK, remote
 from standin import StandIn
 from test_pool import own_model
 
-from zellige.engine.api import EngineError, EngineUnavailable, ModelIdentity, VisionBudget, ask
+from zellige.engine.api import EngineError, EngineUnavailable, EngineUnfit, ModelIdentity, VisionBudget, ask
 from zellige.engine.connect import DEMO_MODEL, EngineSpec, open_engine, split_urls
 from zellige.engine.remote.client import RemoteEngine
 from zellige.engine.remote.config import KEY, KEY_FILE, Address, api_key
@@ -68,6 +68,18 @@ def test_of_several_models_the_address_names_one(go: Any) -> None:
             return (await engine.identity()).name
 
     assert go(work()) == "c"
+
+
+def test_a_model_that_is_not_among_those_listed_is_refused(go: Any) -> None:
+    async def work() -> None:
+        server = await StandIn(models=[{"id": "a/b"}, {"id": "c"}]).start()
+        async with remote(f"{server.url}#d") as engine:
+            with pytest.raises(EngineUnfit, match="has no model 'd'; it serves a/b, c"):
+                await engine.identity()
+
+    go(work())
+    unlisted = served_by({"data": []}, Address("http://h/v1", "d"), assumed_identity(QUICK, None))
+    assert unlisted.name == "d"
 
 
 @pytest.mark.parametrize("models", [{}, {"data": 3}, [], {"data": []}], ids=str)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import openai
 import pytest
@@ -209,6 +210,25 @@ def test_what_is_not_built_is_refused_by_name(fake: LiveServer, field: str) -> N
     reply = fake.post(chat("hello", **{field: [{"a": 1}]}))
     assert reply.status_code == 400
     assert field in reply.json()["error"]["message"]
+    assert reply.json()["error"]["param"] == field
+
+
+@pytest.mark.parametrize(
+    ("given", "param"),
+    [
+        ({"temperature": 20}, "temperature"),
+        ({"temperature": "hot"}, "temperature"),
+        ({"n": 100_000}, "n"),
+        ({"stop": [""]}, "stop"),
+        ({"stop_token_ids": [-1]}, "stop_token_ids"),
+        ({"top_logprobs": 3}, "top_logprobs"),
+        ({"model": "another"}, "model"),
+        ({"messages": []}, "messages"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else None,
+)
+def test_an_error_names_the_field_that_is_wrong(fake: LiveServer, given: dict[str, Any], param: str) -> None:
+    assert fake.post(chat("hello") | given).json()["error"]["param"] == param
 
 
 def test_ignored_fields_and_roles_of_other_clients_are_taken(fake: LiveServer) -> None:
