@@ -426,6 +426,7 @@ OPERATOR = Operator(
         *((m, 4096, 4096, group, 1) for m in (1, 3, 17, 64, 300) for group in GROUPS),
     ),
     tolerance=tolerances(float32=2e-4, bfloat16=8e-3, float16=1.5e-3),
+    least_norm=1.0,  # a row of one output may cancel to almost nothing, of terms that do not
 )
 
 
