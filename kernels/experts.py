@@ -124,20 +124,23 @@ def _padded(x: Tensor, gate_up: Tensor, down: Tensor, weights: Tensor, chosen: T
 
 
 def _grouped(x: Tensor, gate_up: Tensor, down: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+    """Expert by expert, with one pass over what stands between the two products of all of them."""
     T, H = x.shape
-    E, k = gate_up.shape[0], chosen.shape[1]
+    k = chosen.shape[1]
     flat = chosen.flatten()
     order = torch.argsort(flat, stable=True)
-    token = order // k
-    rows = x.index_select(0, token)
-    ends = torch.bincount(flat, minlength=E).cumsum(0)
-    out = torch.empty_like(rows)
-    begin = 0
-    for e, end in enumerate(ends.tolist()):
-        if end > begin:
-            hidden = silu_mul(rows[begin:end] @ gate_up[e])
-            torch.mm(hidden, down[e], out=out[begin:end])
-        begin = end
+    counts = torch.bincount(flat, minlength=len(gate_up)).tolist()
+    wide = _each(x.index_select(0, order // k), gate_up, counts)
+    out = _each(silu_mul(wide), down, counts)
     # Back to token order before the sum: each token's k parts are added in one fixed order, whatever the batch.
     parts = torch.empty_like(out).index_copy_(0, order, out).view(T, k, H)
     return (parts * weights.to(x.dtype).unsqueeze(-1)).sum(1)
+
+
+def _each(rows: Tensor, matrices: Tensor, counts: list[int]) -> Tensor:
+    """The first ``counts[0]`` rows times the first matrix, those behind them times the second, and so on."""
+    out = rows.new_empty(len(rows), matrices.shape[2])
+    for mine, matrix, into in zip(rows.split(counts), matrices, out.split(counts), strict=True):
+        if len(mine):
+            torch.mm(mine, matrix, out=into)
+    return out
