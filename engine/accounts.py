@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from zellige.engine.api import RunMeter
+from zellige.engine.account import Account
 from zellige.engine.kernel_health import RunHealth
 from zellige.engine.runner import StepResult
 from zellige.kernels.meter import METER
@@ -33,10 +32,9 @@ class Accounts:
         self._health = RunHealth()
         self._open: tuple[Sequence[Share], StepResult] | None = None
 
-    def meter(self, run_id: str) -> RunMeter:
+    def account(self, run_id: str) -> Account:
         """What is settled so far."""
-        values: dict[str, Any] = dict(self._runs.get(run_id, ()))
-        return RunMeter(**values, kernels=self._health.rows(run_id))
+        return Account(dict(self._runs.get(run_id, ())), self._health.reading(run_id))
 
     def count(self, run_id: str, **more: float) -> None:
         """Add to the fields of a run's meter."""

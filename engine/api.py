@@ -32,6 +32,10 @@ class RequestRejected(EngineError):
     """The request itself is wrong (too long, bad parameter, image that cannot be seen); sending it again is useless."""
 
 
+class RequestFatal(EngineError):
+    """Computing this request ended the engine's process twice, the second time alone; it is not to be sent again."""
+
+
 class NonFiniteLogits(EngineError):
     """The model produced NaN or infinity for this request; its answer was thrown away."""
 
@@ -306,7 +310,8 @@ class Answer:
     """What came back: text without stop tokens, why it ended, what it cost.
 
     ``mean_logprob`` is over the generated tokens (the stop token included), by the model's own distribution;
-    ``engine_s`` is seconds from arrival to the last token, ``first_token_s`` to the first one.
+    ``engine_s`` is seconds from arrival to the last token, ``first_token_s`` to the first one; of these it waited
+    ``queue_s`` for its first step, and the prompt took ``prefill_s`` from there on.
     ``logprobs`` has one entry for each of ``token_ids`` where they were asked for.
     """
 
@@ -318,6 +323,8 @@ class Answer:
     engine_s: float = 0.0
     first_token_s: float = 0.0
     logprobs: tuple[TokenLogprob, ...] = ()
+    queue_s: float = 0.0
+    prefill_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -391,7 +398,8 @@ class RunMeter:
 class EngineStats:
     """What an engine is doing now, and what it did since it began (the sums).
 
-    Prefix queries and hits are tokens, image ones are images; ``failure`` says why it answers nothing any more.
+    Prefix queries and hits are tokens, image ones are images; ``failure`` says why it answers nothing any more,
+    ``pause`` why nothing just now.
     """
 
     running: int = 0
@@ -405,6 +413,7 @@ class EngineStats:
     preemptions: int = 0
     nonfinite_rows: int = 0
     failure: str | None = None
+    pause: str | None = None
 
 
 class Engine(Protocol):

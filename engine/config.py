@@ -6,11 +6,13 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 DEFAULTS = Path(__file__).parent.parent / "configs" / "engine.toml"
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+DTYPES = ("float32", "bfloat16", "float16")
 
 
 class ConfigError(Exception):
@@ -33,6 +35,8 @@ class EngineConfig:
     gpu_memory_fraction: float | None = None
     #: None: as much as is free.
     prefix_cache_bytes: int | None = None
+    #: Whether the engine computes in a process of its own, which may die and be started again.
+    child: bool = False
 
     def __post_init__(self) -> None:
         if (self.cache_bytes is None) == (self.gpu_memory_fraction is None):
@@ -51,10 +55,10 @@ class EngineConfig:
         """Settings for a device ("cpu", "cuda", "cuda:N"; None: the CPU), ``limits`` over them; raises ConfigError."""
         device = device or "cpu"
         kind = device.partition(":")[0]
-        table = tomllib.loads(DEFAULTS.read_text(encoding="utf-8"))
+        table = _tables()
         if kind not in table or (kind == "cpu" and device != kind):
             raise ConfigError(f"device {device!r} is not one of cpu, cuda, cuda:N")
-        if kind == "cuda" and not torch.cuda.is_available():
+        if kind == "cuda" and not _sees_cuda():
             raise ConfigError(f"device {device!r}: this torch sees no CUDA device; use --device cpu")
         known = {f.name for f in fields(cls)} - {"device"}
         if unknown := set(table[kind]) - known:
@@ -69,8 +73,32 @@ class EngineConfig:
 
     @property
     def torch_device(self) -> torch.device:
+        import torch
+
         return torch.device(self.device)
 
     @property
     def torch_dtype(self) -> torch.dtype:
-        return DTYPES[self.dtype]
+        import torch
+
+        dtype: torch.dtype = getattr(torch, self.dtype)
+        return dtype
+
+
+def in_child(device: str | None, limits: Mapping[str, float]) -> bool:
+    """Whether an engine on this device has a process of its own; needs no torch, which that process alone imports.
+
+    False for a device that there is not: loading tells.
+    """
+    kind = (device or "cpu").partition(":")[0]
+    return bool(limits.get("child", _tables().get(kind, {}).get("child", False)))
+
+
+def _tables() -> dict[str, Any]:
+    return tomllib.loads(DEFAULTS.read_text(encoding="utf-8"))
+
+
+def _sees_cuda() -> bool:
+    import torch
+
+    return torch.cuda.is_available()

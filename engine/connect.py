@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from zellige.engine.api import Engine
-
-if TYPE_CHECKING:
-    from zellige.engine.local import LocalEngine
+from zellige.engine.api import Engine, ObservedEngine
 
 #: The checkpoint that ships with the project: it knows shapes and printed text, not the world.
 DEMO_MODEL = Path(__file__).parent / "demo" / "model"
@@ -48,15 +44,22 @@ def open_engine(spec: EngineSpec | str) -> Engine:
     return open_local(spec)
 
 
-def open_local(spec: EngineSpec) -> LocalEngine:
-    """Load a checkpoint into this process; raises FileNotFoundError or CheckpointError with what to do."""
+def open_local(spec: EngineSpec) -> ObservedEngine:
+    """Load a checkpoint, on a GPU into a process of its own; raises FileNotFoundError or CheckpointError with what to
+    do.
+    """
+    from zellige.engine.config import in_child
+
+    folder, name = (DEMO_MODEL, DEMO_NAME) if spec.model is None else (Path(spec.model), None)
+    limits = dict(spec.limits)
+    if in_child(spec.device, limits):
+        from zellige.engine.child.engine import ProcessEngine
+        from zellige.engine.child.wire import Setup
+
+        return ProcessEngine(Setup(str(folder), spec.device, spec.dtype, name, limits))
     from zellige.engine.local import LocalEngine
 
-    if spec.model is None:
-        return LocalEngine.load(
-            DEMO_MODEL, device=spec.device, dtype=spec.dtype, name=DEMO_NAME, limits=dict(spec.limits)
-        )
-    return LocalEngine.load(Path(spec.model), device=spec.device, dtype=spec.dtype, limits=dict(spec.limits))
+    return LocalEngine.load(folder, device=spec.device, dtype=spec.dtype, name=name, limits=limits)
 
 
 def split_urls(*texts: str) -> tuple[str, ...]:

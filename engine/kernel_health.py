@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from zellige.engine.account import health_rows
 from zellige.engine.api import KernelHealth
 from zellige.kernels.tally import Reading, merged
 
@@ -21,23 +22,10 @@ class RunHealth:
             before = self._readings.get(run_id, Reading())
             self._readings[run_id] = merged((before, reading.share(n / total)))
 
+    def reading(self, run_id: str) -> Reading:
+        """What was attributed to a run so far."""
+        return self._readings.get(run_id, Reading())
+
     def rows(self, run_id: str) -> tuple[KernelHealth, ...]:
         """One row an operator and device, in order of name."""
-        return tuple(
-            KernelHealth(
-                operator=t.operator,
-                device=t.device,
-                launches=round(t.launches),
-                checked=t.checked,
-                max_rel_l2=t.max_rel_l2,
-                tolerance=t.tolerance,
-                nonfinite=t.nonfinite,
-                guard_hits=t.guard_hits,
-                repeat_mismatches=t.repeat_mismatches,
-                launch_errors=t.launch_errors,
-                device_ms=t.device_ms,
-                bytes=round(t.bytes),
-                verdict=t.verdict,
-            )
-            for t in self._readings.get(run_id, Reading()).tallies
-        )
+        return health_rows(self.reading(run_id))

@@ -8,12 +8,13 @@ import threading
 import time
 from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
-from zellige.engine.accounts import Accounts, Share
+from zellige.engine.account import Account
+from zellige.engine.accounts import Accounts
 from zellige.engine.api import (
     Answer,
     Delta,
@@ -27,50 +28,25 @@ from zellige.engine.api import (
     Usage,
 )
 from zellige.engine.cache import BlockPool, prefix_keys
+from zellige.engine.caller import Caller
 from zellige.engine.checkpoint import Checkpoint, Weights
 from zellige.engine.config import EngineConfig
 from zellige.engine.detokenizer import Vocabulary
+from zellige.engine.flights import EngineStopped, Flight, Job
 from zellige.engine.grammar import GrammarCompiler
 from zellige.engine.host_memory import keep_freed_memory
 from zellige.engine.models.qwen3_vl import load_model
+from zellige.engine.openmp import in_own_thread, without_helpers
 from zellige.engine.output import Output, check_token_ids, controls_of
 from zellige.engine.processor import Processor, Prompt
-from zellige.engine.runner import Launched, Runner
+from zellige.engine.runner import Runner
 from zellige.engine.sampler import Chosen
-from zellige.engine.scheduler import Chunk, Scheduler, Sequence
+from zellige.engine.scheduler import Scheduler, Sequence
+from zellige.kernels.meter import LaunchFailed
 
 #: Requests whose logits were not finite that are computed once more to find where it began.
 NONFINITE_LOCATED = 16
-
-
-@dataclass(eq=False)
-class Job:
-    """One request on its way: what the engine thread needs to finish it and to whom it answers."""
-
-    request: Request
-    sequence: Sequence
-    output: Output
-    loop: asyncio.AbstractEventLoop
-    out: asyncio.Queue[Delta | EngineError]
-    streams: bool
-    arrived: float
-    preprocess_s: float
-    first_token_s: float = 0.0
-
-    def send(self, item: Delta | EngineError) -> None:
-        # The event loop may have ended with its flow; then nobody waits for this answer.
-        if not self.loop.is_closed():
-            self.loop.call_soon_threadsafe(self.out.put_nowait, item)
-
-
-@dataclass(frozen=True, eq=False)
-class Flight:
-    """A step on its way: the job of each chunk, and the rows of those for which it chooses a token."""
-
-    launched: Launched
-    chunks: list[Chunk]
-    jobs: list[Job]
-    ending: list[int]
+ENGINE_THREAD = "zellige-engine"
 
 
 class LocalEngine:
@@ -90,10 +66,11 @@ class LocalEngine:
         self._inbox: queue.SimpleQueue[Job | str | None] = queue.SimpleQueue()
         self._accounts = Accounts()
         self._flight: Flight | None = None
-        self._stopped: EngineError | None = None
+        #: Why it answers nobody any more.
+        self.stopped: EngineError | None = None
         self._nonfinite_rows = 0
-        self._prepare = ThreadPoolExecutor(2, thread_name_prefix="zellige-prepare")
-        self._thread = threading.Thread(target=self._serve, name="zellige-engine", daemon=True)
+        self._prepare = ThreadPoolExecutor(2, thread_name_prefix="zellige-prepare", initializer=without_helpers)
+        self._thread = threading.Thread(target=self._serve, name=ENGINE_THREAD, daemon=True)
         self._thread.start()
 
     @classmethod
@@ -108,8 +85,14 @@ class LocalEngine:
     ) -> LocalEngine:
         """Load a checkpoint folder, called ``name`` (None: as the folder is); raises CheckpointError or ConfigError."""
         config = EngineConfig.load(device, dtype, limits)
-        if config.device == "cpu":
-            keep_freed_memory()
+        if config.device != "cpu":
+            return cls._load(folder, config, name)
+        keep_freed_memory()
+        return in_own_thread(lambda: cls._load(folder, config, name))
+
+    @classmethod
+    def _load(cls, folder: Path, config: EngineConfig, name: str | None) -> LocalEngine:
+        _use(config.torch_device)
         checkpoint = Checkpoint(folder)
         processor = Processor(checkpoint)
         with Weights(checkpoint, config.torch_device, config.torch_dtype) as weights:
@@ -139,7 +122,11 @@ class LocalEngine:
         return self._run(request, streams=True)
 
     async def meter(self, run_id: str) -> RunMeter:
-        return self._accounts.meter(run_id)
+        return self.account(run_id).meter()
+
+    def account(self, run_id: str) -> Account:
+        """What a run had so far; any thread may ask."""
+        return self._accounts.account(run_id)
 
     async def identity(self) -> ModelIdentity:
         return self._identity
@@ -158,7 +145,7 @@ class LocalEngine:
             image_hits=self._runner.images.cache.hits,
             preemptions=self._scheduler.preemptions,
             nonfinite_rows=self._nonfinite_rows,
-            failure=None if self._stopped is None else str(self._stopped),
+            failure=None if self.stopped is None else str(self.stopped),
         )
 
     async def close(self) -> None:
@@ -171,13 +158,8 @@ class LocalEngine:
     async def _run(self, request: Request, *, streams: bool) -> AsyncIterator[Delta]:
         job = await self._admit(request, streams=streams)
         try:
-            while True:
-                item = await job.out.get()
-                if isinstance(item, EngineError):
-                    raise item
-                yield item
-                if item.answer is not None:
-                    return
+            async for delta in job.caller.pieces():
+                yield delta
         finally:
             # Harmless for a job that has ended; for one that was cancelled it frees its blocks.
             self._inbox.put(request.request_id)
@@ -203,15 +185,15 @@ class LocalEngine:
             request=request,
             sequence=sequence,
             output=output,
-            loop=loop,
-            out=asyncio.Queue(),
+            caller=Caller(),
             streams=streams,
             arrived=arrived,
+            queued=time.perf_counter(),
             preprocess_s=preprocess_s,
         )
         self._inbox.put(job)
-        if self._stopped is not None:  # set before the thread empties its inbox for the last time
-            raise self._stopped
+        if self.stopped is not None:  # set before the thread empties its inbox for the last time
+            raise self.stopped
         return job
 
     def _timed_prepare(self, request: Request) -> tuple[Prompt, tuple[bytes, ...], Output, float]:
@@ -226,13 +208,14 @@ class LocalEngine:
     # ---- from here on everything runs in the engine's thread
 
     def _serve(self) -> None:
+        _use(self._runner.device)
         try:
             while self._take_messages():
                 if not self._idle:
                     self._step()
             self._stop(EngineError("the engine was closed"))
         except BaseException as error:
-            self._stop(EngineError(f"the engine stopped: {error}"))
+            self._stop(EngineStopped(error, frozenset(s.request_id for s in self._scheduler.running)))
             raise
 
     @property
@@ -241,12 +224,14 @@ class LocalEngine:
 
     def _stop(self, reason: EngineError) -> None:
         """Nobody is left waiting: jobs on their way fail, and so does whatever still lies in the inbox."""
-        self._stopped = reason
+        self.stopped = reason
         while not self._inbox.empty():
             if isinstance(message := self._inbox.get(), Job):
-                message.send(reason)
+                message.caller.send(reason)
         for job in list(self._jobs.values()):
-            self._fail(job, reason)
+            self._forget(job)
+            job.caller.send(reason)
+        self._accounts.settle()
 
     def _take_messages(self) -> bool:
         """Take in new jobs and cancellations; sleep while there is nothing to do. False when the engine is closed."""
@@ -263,7 +248,9 @@ class LocalEngine:
                 if message in self._jobs:
                     self._forget(self._jobs[message])
             elif message.request.request_id in self._jobs:
-                message.send(RequestRejected(f"request id {message.request.request_id} is already being answered"))
+                message.caller.send(
+                    RequestRejected(f"request id {message.request.request_id} is already being answered")
+                )
             else:
                 self._jobs[message.request.request_id] = message
                 self._accounts.count(message.request.run_id, preprocess_s=message.preprocess_s)
@@ -281,7 +268,7 @@ class LocalEngine:
         for chunk, still in zip(flight.chunks, alive, strict=True):
             if still:
                 self._scheduler.computed(chunk)
-        self._accounts.ran([_share(c, j) for c, j in zip(flight.chunks, flight.jobs, strict=True)], result)
+        self._accounts.ran(flight.shares(), result)
         for row, chosen in zip(flight.ending, result.chosen, strict=True):
             job = flight.jobs[row]
             if not alive[row]:
@@ -298,12 +285,14 @@ class LocalEngine:
         """Plan a step and start it; None where it failed and its requests with it."""
         chunks = self._scheduler.plan()
         jobs = [self._jobs[c.sequence.request_id] for c in chunks]
+        for job in jobs:
+            job.begin()
         ending = [row for row, c in enumerate(chunks) if c.ends_sequence]
         try:
             controls = controls_of([jobs[row].output for row in ending], self._grammars)
             return Flight(self._runner.launch(chunks, controls), chunks, jobs, ending)
         except Exception as error:
-            if self._runner.device.type == "cuda":
+            if self._runner.device.type == "cuda" or isinstance(error, LaunchFailed):
                 raise  # a device error spoils the context; nothing computed after it can be trusted
             for job in jobs:
                 failure = EngineError(f"the engine failed while computing this request: {error}")
@@ -358,12 +347,16 @@ class LocalEngine:
             job.first_token_s = time.perf_counter() - job.arrived
         if output.finish_reason is None:
             if delta is not None and job.streams:
-                job.send(delta)
+                job.caller.send(delta)
             return
         prompt = sequence.prompt
         usage = Usage(prompt.image_tokens, len(prompt.tokens), len(output.tokens))
         engine_s = time.perf_counter() - job.arrived
-        answer = output.answer(usage, engine_s=engine_s, first_token_s=job.first_token_s)
+        answer = replace(
+            output.answer(usage, engine_s=engine_s, first_token_s=job.first_token_s),
+            queue_s=job.queue_s or 0.0,
+            prefill_s=job.arrived + job.first_token_s - job.queued - (job.queue_s or 0.0),
+        )
         self._accounts.settle()
         self._accounts.count(
             job.request.run_id,
@@ -374,20 +367,22 @@ class LocalEngine:
             completion_tokens=usage.completion_tokens,
         )
         self._forget(job)
-        job.send(replace(delta or Delta(""), answer=answer))
+        job.caller.send(replace(delta or Delta(""), answer=answer))
 
     def _fail(self, job: Job, error: EngineError) -> None:
         self._accounts.settle()
         self._forget(job)
-        job.send(error)
+        job.caller.send(error)
 
     def _forget(self, job: Job) -> None:
         self._jobs.pop(job.request.request_id, None)
         self._scheduler.remove(job.sequence)
 
 
-def _share(chunk: Chunk, job: Job) -> Share:
-    return Share(job.request.run_id, chunk.length, chunk.start < len(chunk.sequence.prompt.tokens))
+def _use(device: torch.device) -> None:
+    """Let the calling thread compute there: Triton launches on a thread's current device, whatever tensors are on."""
+    if device.index is not None:
+        torch.cuda.set_device(device)
 
 
 def _eos(checkpoint: Checkpoint) -> frozenset[int]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
 
@@ -64,6 +64,13 @@ class Meter:
         self._findings: list[Tally] = []
         self._faults: list[Fault] = []
         self._before = Reading()
+        #: Told at ``audit`` of each launch before it begins, and None behind it: what a process that dies has to say.
+        self.witness: Callable[[Fault | None], None] | None = None
+
+    @property
+    def launched(self) -> int:
+        """Launches so far, and calls that PyTorch answered; any thread may ask whether it grows."""
+        return self._sequence
 
     @property
     def level(self) -> Level:
@@ -113,6 +120,7 @@ class Meter:
 
     def count(self, operator: Operator) -> None:
         """A call that PyTorch's own form answered on the CPU: nothing is compared, the verdict stays ``unchecked``."""
+        self._sequence += 1
         self._elsewhere[operator.name] += 1
 
     @contextmanager
@@ -171,13 +179,23 @@ class Meter:
             return s.operator.run(torch.empty, *args)
         self._settle()
         if self._level == "audit":
-            return self._checked(s, args)
+            return self._audited(s, args)
         # The launch after a shape's first one, which may have compiled, is timed.
         s.due = s.launches + (1 if s.launches == 1 else TIME_EVERY)
         if self._level == "sampled" and s.launches >= s.check_at and self._affordable(s):
             s.check_at = s.launches + CHECK_EVERY
             return self._checked(s, args)
         return self._timed(s, args)
+
+    def _audited(self, s: Launches, args: tuple[Any, ...]) -> Outputs:
+        if self.witness is None:
+            return self._checked(s, args)
+        detail = "the process ended in this launch"
+        self.witness(self._described(s.operator.name, "launch", s.device, args, detail))
+        try:
+            return self._checked(s, args)
+        finally:
+            self.witness(None)
 
     def _affordable(self, s: Launches) -> bool:
         return self._check_s < CHECK_SHARE * self._device_s + (0.0 if s.checked else FIRST_CHECKS_S)
@@ -238,17 +256,21 @@ class Meter:
 
     def _failed(self, name: str, device: torch.device, args: tuple[Any, ...], error: Exception) -> LaunchFailed:
         self._findings.append(Tally(name, str(device), launch_errors=1))
+        self._pending.clear()  # their times went with the device's context
         return LaunchFailed(self._fault("launch", name, device, args, f"{type(error).__name__}: {error}"))
 
     def _fault(self, kind: FaultKind, name: str, device: torch.device, args: tuple[Any, ...], detail: str) -> Fault:
-        stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
-        fault = Fault(name, kind, self._sequence, str(device), stream, _described(args), detail)
+        fault = self._described(name, kind, device, args, detail)
         if len(self._faults) < FAULTS_KEPT:
             self._faults.append(fault)
         return fault
 
+    def _described(self, name: str, kind: FaultKind, device: torch.device, args: tuple[Any, ...], detail: str) -> Fault:
+        stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
+        return Fault(name, kind, self._sequence, str(device), stream, _shapes(args), detail)
 
-def _described(args: tuple[Any, ...]) -> str:
+
+def _shapes(args: tuple[Any, ...]) -> str:
     """Shapes and dtypes of tensors, small values as they are."""
     return ", ".join(
         f"{str(a.dtype).removeprefix('torch.')} {list(a.shape)}" if isinstance(a, Tensor) else f"{a!r:.60}"

@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 
-from zellige.engine.api import EngineError, EngineUnavailable, NonFiniteLogits, RequestRejected
+from zellige.engine.api import EngineError, EngineUnavailable, NonFiniteLogits, RequestFatal, RequestRejected
 from zellige.engine.remote.config import KEY
 
 #: A server may quote what was sent; no image and no long text of it goes on into a row or a log.
@@ -17,6 +17,8 @@ _PAYLOAD = re.compile(r"data:[\w.+/-]*(;[\w.=-]+)*,\S*|[A-Za-z0-9+/=_-]{120,}")
 _LONGEST_MESSAGE = 400
 #: The status says nothing of the request: the engine is starting, stopping, or gone from behind its proxy.
 _GONE = (502, 503)
+#: What our own servers say of one request, whose sending again would come to the same.
+_OF_MODEL = {"nonfinite_logits": NonFiniteLogits, "request_fatal": RequestFatal}
 #: The engine lets us in no more, or has no such model: true of every request, so no row should be blamed for it.
 _CLOSED = (401, 403, 404)
 
@@ -72,8 +74,8 @@ def of_response(
         refused := [f for f in sorted(optional) if f in body.decode(errors="replace")]
     ):
         return FieldRefusedError(refused[0])
-    if error.get("code") == "nonfinite_logits":
-        return NonFiniteLogits(message)
+    if (of_model := _OF_MODEL.get(str(error.get("code")))) is not None:
+        return of_model(message)
     if status == 429:
         return EngineBusyError(message, retry_after_s)
     if status in _GONE:
@@ -102,8 +104,8 @@ def of_event(error: Any, url: str) -> EngineError | TryAgainError:
     """The error that an event inside a stream tells of."""
     error = error if isinstance(error, dict) else {"message": str(error)}
     message = f"{said(error, b'')} (in the stream from {url})"
-    if error.get("code") == "nonfinite_logits":
-        return NonFiniteLogits(message)
+    if (of_model := _OF_MODEL.get(str(error.get("code")))) is not None:
+        return of_model(message)
     if error.get("type") == "invalid_request_error":
         return RequestRejected(message)
     return TryAgainError(message)

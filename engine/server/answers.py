@@ -30,12 +30,14 @@ async def events_of(
     reply: Reply,
     metrics: Metrics,
     answered: Callable[[Answer], None],
-    usage_of_prompts: int | None,
+    prompts: int,
+    *,
+    tells_usage: bool,
 ) -> AsyncGenerator[bytes, None]:
     """The events of a streamed reply, one choice a request.
 
     An error before the first event is raised as it is; a later one is the last event. ``answered`` is told of each
-    answer. ``usage_of_prompts``: how many prompts the usage event at the end counts, None for no such event.
+    answer. The requests share ``prompts`` prompts evenly; ``tells_usage``: whether an event at the end counts tokens.
     """
     answers: dict[int, Answer] = {}
     last: dict[int, float] = {}
@@ -65,8 +67,10 @@ async def events_of(
     except (asyncio.CancelledError, GeneratorExit):
         metrics.cancelled()
         raise
-    if usage_of_prompts is not None:
-        yield reply.usage([answers[i] for i in sorted(answers)], usage_of_prompts)
+    in_order = [answers[i] for i in sorted(answers)]
+    metrics.prompts_answered(in_order, prompts)
+    if tells_usage:
+        yield reply.usage(in_order, prompts)
     yield DONE
 
 

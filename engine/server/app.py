@@ -98,17 +98,26 @@ async def _generate(service: Service, http: Request, kind: Kind) -> Response:
         try:
             asked = await unless_gone(http, service.understand(kind, body, run_id, ticket))
             del body
+            model.metrics.asked(asked.requests)
             reply = Reply(kind, model.identity.name)
             if not asked.streams:
                 answers = await unless_gone(http, answers_of(model.engine, asked.requests))
                 for answer in answers:
                     service.answered(answer)
+                model.metrics.prompts_answered(answers, asked.prompts)
                 return JSONResponse(reply.whole(answers, asked.prompts))
         except ClientGone:
             model.metrics.cancelled()
             return Response(status_code=_CLIENT_CLOSED)
-        prompts = asked.prompts if asked.usage_in_stream else None
-        events = events_of(model.engine, asked.requests, reply, model.metrics, service.answered, prompts)
+        events = events_of(
+            model.engine,
+            asked.requests,
+            reply,
+            model.metrics,
+            service.answered,
+            asked.prompts,
+            tells_usage=asked.usage_in_stream,
+        )
         try:
             # Waited for here: what goes wrong before the first token has a status of its own.
             first = await unless_gone(http, anext(events))

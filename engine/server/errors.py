@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from zellige.engine.api import EngineError, NonFiniteLogits, RequestRejected
+from zellige.engine.api import EngineError, NonFiniteLogits, RequestFatal, RequestRejected
 from zellige.engine.server.schemas import FIELDS, OUTER_FIELDS
 
 #: In place of a message of pydantic's that quotes what was sent.
@@ -50,6 +50,8 @@ def of_engine(error: EngineError, *, gone: bool = False) -> ApiError:
         return ApiError(400, str(error), code="request_rejected", param=_begins_with(str(error)))
     if isinstance(error, NonFiniteLogits):
         return ApiError(500, str(error), code="nonfinite_logits")
+    if isinstance(error, RequestFatal):  # also while the engine starts again: whoever waited for it would end it again
+        return ApiError(500, str(error), code="request_fatal")
     return ApiError(503 if gone else 500, str(error), code="engine_error", retry_after_s=1)
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from zellige.engine.api import Answer, EngineStats
+from zellige.engine.api import Answer, EngineStats, Request
 
 _FIRST_TOKEN_S = (0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160)
 _BETWEEN_S = (0.002, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 10)
@@ -47,6 +47,23 @@ class Metrics:
         self._whole = histogram("e2e_request_latency_seconds", "Arrival to the last token.", _WHOLE_S)
         self._prompts = histogram("request_prompt_tokens", "Prompt tokens of a request.", _TOKENS)
         self._lengths = histogram("request_generation_tokens", "Generated tokens of a request.", _TOKENS)
+        self._queued = histogram("request_queue_time_seconds", "Ready to be computed to the first step.", _WHOLE_S)
+        self._prefill = histogram("request_prefill_time_seconds", "The first step to the first token.", _WHOLE_S)
+        self._wanted = histogram("request_params_max_tokens", "The max_tokens of a request.", _TOKENS)
+        self._longest = histogram(
+            "request_max_num_generation_tokens", "Generated tokens of the longest of a prompt's answers.", _TOKENS
+        )
+
+    def asked(self, requests: Sequence[Request]) -> None:
+        """These are to be answered."""
+        for request in requests:
+            self._wanted.observe(request.sampling.max_tokens)
+
+    def prompts_answered(self, answers: Sequence[Answer], prompts: int) -> None:
+        """Every answer to ``prompts`` prompts, which share them evenly and in order."""
+        n = len(answers) // prompts
+        for begin in range(0, len(answers), n):
+            self._longest.observe(max(a.usage.completion_tokens for a in answers[begin : begin + n]))
 
     def answered(self, answer: Answer) -> None:
         usage = answer.usage
@@ -58,6 +75,8 @@ class Metrics:
         self._lengths.observe(usage.completion_tokens)
         self._first.observe(answer.first_token_s)
         self._whole.observe(answer.engine_s)
+        self._queued.observe(answer.queue_s)
+        self._prefill.observe(answer.prefill_s)
         self._decoding.observe(answer.engine_s - answer.first_token_s)
         if usage.completion_tokens > 1:
             self._per_token.observe((answer.engine_s - answer.first_token_s) / (usage.completion_tokens - 1))

@@ -109,7 +109,8 @@ class Service:
             return "the model is being loaded"
         if self._leaving:
             return "the server is shutting down"
-        return self._loaded.engine.stats().failure
+        stats = self._loaded.engine.stats()
+        return stats.failure or stats.pause
 
     @property
     def alive(self) -> bool:

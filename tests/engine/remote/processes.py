@@ -15,24 +15,24 @@ from typing import Self
 import httpx
 
 
-def free_port() -> int:
+def free_port(host: str = "127.0.0.1") -> int:
     with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
+        s.bind((host, 0))
         return int(s.getsockname()[1])
 
 
 class ServerProcess:
-    """``python ARGUMENTS`` with ``{port}`` in them replaced, in a context; ready when ``ready`` answers 200."""
+    """``python ARGUMENTS``, with ``{host}`` and ``{port}`` replaced, in a context; ready when ``ready`` answers 200."""
 
-    def __init__(self, arguments: Sequence[str], log: Path, ready: str = "/health") -> None:
-        self.port = free_port()
-        self._arguments = [a.format(port=self.port) for a in arguments]
+    def __init__(self, arguments: Sequence[str], log: Path, ready: str = "/health", host: str = "127.0.0.1") -> None:
+        self.host, self.port = host, free_port(host)
+        self._arguments = [a.format(host=host, port=self.port) for a in arguments]
         self._log, self._ready = log, ready
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}/v1"
+        return f"http://{self.host}:{self.port}/v1"
 
     def start(self, wait_s: float = 90) -> None:
         """Start it, on the same port as before; raises AssertionError with its last words when it does not come up."""
@@ -46,7 +46,7 @@ class ServerProcess:
         end = time.monotonic() + wait_s
         while time.monotonic() < end and self._process.poll() is None:
             try:
-                if httpx.get(f"http://127.0.0.1:{self.port}{self._ready}").status_code == 200:
+                if httpx.get(f"http://{self.host}:{self.port}{self._ready}").status_code == 200:
                     return
             except httpx.TransportError:
                 pass

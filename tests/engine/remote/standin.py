@@ -90,17 +90,18 @@ class StandIn:
     other: dict[str, Any] = field(default_factory=dict)
     key: str | None = None
     port: int = 0
+    host: str = "127.0.0.1"
     at_once: int = 0
     _server: asyncio.Server | None = None
     _connections: set[asyncio.StreamWriter] = field(default_factory=set)
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}/v1"
+        return f"http://{self.host}:{self.port}/v1"
 
     async def start(self) -> StandIn:
         """Listen, on the same port as before if there was one."""
-        self._server = await asyncio.start_server(self._connected, "127.0.0.1", self.port)
+        self._server = await asyncio.start_server(self._connected, self.host, self.port)
         self.port = self._server.sockets[0].getsockname()[1]
         return self
 

@@ -47,6 +47,7 @@ class FakeEngine:
         self.seen: list[Request] = []
         self.answering: set[str] = set()
         self.failure: str | None = None
+        self.pause: str | None = None
         self.closed = threading.Event()
 
     async def answer(self, request: Request) -> Answer:
@@ -80,7 +81,9 @@ class FakeEngine:
         return ModelIdentity("fake", "f00d", "float32", VisionBudget(16, 2, 1024, 200_704), 512)
 
     def stats(self) -> EngineStats:
-        return EngineStats(running=len(self.answering), cache_blocks=8, cache_blocks_free=6, failure=self.failure)
+        return EngineStats(
+            running=len(self.answering), cache_blocks=8, cache_blocks_free=6, failure=self.failure, pause=self.pause
+        )
 
     async def close(self) -> None:
         self.closed.set()

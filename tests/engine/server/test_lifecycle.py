@@ -19,6 +19,7 @@ import pytest
 from server_harness import FakeEngine, LiveServer, chat, until
 from typer.testing import CliRunner
 
+from zellige.engine.api import RequestFatal
 from zellige.engine.server.limits import ANSWERS_END_S
 from zellige.flows.cli import app
 
@@ -52,6 +53,32 @@ def test_an_engine_that_died_is_neither_ready_nor_alive(fake: LiveServer) -> Non
     assert health.status_code == 503
     assert health.json() == {"live": False, "ready": False, "reason": "the engine stopped: the device is gone"}
     assert fake.post(chat("hello")).status_code == 503
+
+
+def test_an_engine_that_starts_again_is_alive_and_not_ready_and_finishes_what_it_has(fake: LiveServer) -> None:
+    def die(place: int) -> None:
+        fake.engine.pause = "the engine's process died (signal 11, SIGSEGV) and is started again"
+
+    fake.engine.between = die
+    assert fake.post(chat("in hand")).status_code == 200
+    health = fake.get("/health")
+    assert health.status_code == 503
+    assert health.json() == {"live": True, "ready": False, "reason": fake.engine.pause}
+    refused = fake.post(chat("hello"))
+    assert (refused.status_code, refused.headers["Retry-After"]) == (503, "1")
+    fake.engine.pause = None
+    assert fake.get("/health").status_code == 200
+
+
+def test_a_request_that_ended_the_engines_process_is_not_told_to_come_back(fake: LiveServer) -> None:
+    def fatal(request: object) -> None:
+        fake.engine.pause = "started again"
+        raise RequestFatal("rms_norm")
+
+    fake.engine.before = fatal
+    reply = fake.post(chat("hello"))
+    assert (reply.status_code, reply.json()["error"]["code"]) == (500, "request_fatal")
+    assert "Retry-After" not in reply.headers
 
 
 def test_leaving_ends_the_engine(fake: LiveServer) -> None:

@@ -16,7 +16,8 @@ DASHBOARD = (
     "mm_cache_queries", "mm_cache_hits", "num_preemptions", "prompt_tokens", "generation_tokens", "request_success",
     "time_to_first_token_seconds", "inter_token_latency_seconds", "e2e_request_latency_seconds",
     "request_time_per_output_token_seconds", "request_prompt_tokens", "request_generation_tokens",
-    "request_decode_time_seconds",
+    "request_decode_time_seconds", "request_queue_time_seconds", "request_prefill_time_seconds",
+    "request_max_num_generation_tokens", "request_params_max_tokens",
 )  # fmt: skip
 
 
@@ -53,6 +54,31 @@ def test_what_is_being_answered_shows_while_it_is() -> None:
         with client.chat.completions.create(model="fake", **chat("?"), stream=True) as stream:
             next(iter(stream))
             assert server.metric("num_requests_running") == 1
+
+
+def test_the_longest_answer_of_each_prompt_is_counted_and_what_was_asked_for(fake: LiveServer) -> None:
+    lengths = iter((1, 3, 2, 2))
+    fake.engine.before = lambda request: setattr(fake.engine, "words", ("a ",) * next(lengths))
+    body = {"prompt": ["one", "two"], "n": 2, "max_tokens": 7}
+    fake.post(body, "/v1/completions").raise_for_status()
+    assert fake.metric("request_max_num_generation_tokens_count") == 2
+    assert fake.metric("request_max_num_generation_tokens_sum") == 3 + 2
+    assert fake.metric("request_params_max_tokens_sum") == 4 * 7
+    fake.engine.before = lambda request: None
+    fake.post(chat("?", max_tokens=9, stream=True)).raise_for_status()
+    assert fake.metric("request_max_num_generation_tokens_count") == 3
+    assert fake.metric("request_params_max_tokens_sum") == 4 * 7 + 9
+
+
+def test_an_answers_time_is_waiting_prompt_and_the_rest(demo: LiveServer) -> None:
+    names = [f"request_{part}_time_seconds_sum" for part in ("queue", "prefill", "decode")]
+    before = [demo.metric(name) for name in (*names, "e2e_request_latency_seconds_sum")]
+    demo.post(chat(uri(encoded(card())), "Describe the image.", max_tokens=4)).raise_for_status()
+    after = [demo.metric(name) for name in (*names, "e2e_request_latency_seconds_sum")]
+    queue, prefill, decode, whole = (b - a for a, b in zip(before, after, strict=True))
+    assert queue >= 0
+    assert prefill > 0
+    assert queue + prefill + decode <= whole, "what is missing is making the image ready"
 
 
 def test_the_engine_that_ships_counts_its_blocks(demo: LiveServer) -> None:

@@ -11,7 +11,16 @@ import numpy as np
 import pytest
 from server_harness import FakeEngine, LiveServer, card
 
-from zellige.engine.api import EngineError, Grammar, NonFiniteLogits, Request, RequestRejected, Sampling, ask
+from zellige.engine.api import (
+    EngineError,
+    Grammar,
+    NonFiniteLogits,
+    Request,
+    RequestFatal,
+    RequestRejected,
+    Sampling,
+    ask,
+)
 from zellige.engine.connect import open_engine
 
 PICTURE = np.asarray(card())
@@ -70,7 +79,11 @@ def test_the_model_and_the_run_are_told_as_they_are(demo: LiveServer) -> None:
 
 @pytest.mark.parametrize(
     ("error", "seen"),
-    [(RequestRejected("too long"), RequestRejected), (NonFiniteLogits("NaN in layer 3"), NonFiniteLogits)],
+    [
+        (RequestRejected("too long"), RequestRejected),
+        (NonFiniteLogits("NaN in layer 3"), NonFiniteLogits),
+        (RequestFatal("rms_norm"), RequestFatal),
+    ],
 )
 def test_final_errors_keep_their_kind(fake: LiveServer, error: EngineError, seen: type[EngineError]) -> None:
     def fail(request: Request) -> None:
