@@ -1,11 +1,12 @@
 # make demo   draw images, caption and question them, check the answers
 # make test   the tests
 # make check  formatting, lint, types
+# make docs   the site of docs/ in site/; a link that leads nowhere fails it
 
 PYTHON ?= python3
 PIP = .venv/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 
-.PHONY: demo test check format clean
+.PHONY: demo test check docs format clean
 
 demo: .venv/.demo
 	.venv/bin/python -m zellige.flows.demo
@@ -19,6 +20,9 @@ check: .venv/.dev
 	.venv/bin/ruff format --check
 	.venv/bin/mypy
 	.venv/bin/pytest tests/test_layering.py
+
+docs: .venv/.dev
+	PYTHONPATH=docs .venv/bin/zensical build --strict --clean
 
 format: .venv/.dev
 	.venv/bin/ruff check --fix
@@ -34,8 +38,8 @@ format: .venv/.dev
 	@touch $@
 
 .venv/.dev: pyproject.toml setup.py constraints.txt | .venv/bin/python
-	$(PIP) '.[demo,serve,test,check]'
+	$(PIP) '.[demo,serve,test,check,docs]'
 	@touch $@
 
 clean:
-	rm -rf .venv build *.egg-info demo .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .cache site build *.egg-info demo .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -70,6 +70,8 @@ class Catalog:
         False, and an event in the run, where the index cannot be written now (held by another process through every
         retry, read-only, disk full): nothing is lost, the files are the truth and ``rebuild`` catches up.
         """
+        if not self._store.is_local:
+            return True  # the index is this machine's own, and no file of the run: ``rebuild`` makes it
         if "?" in str(self.path):
             run.event("index_not_written", reason="DuckDB keeps no index below a folder with a '?' in its name")
             return False
@@ -152,8 +154,7 @@ class Catalog:
         index.commit()
 
     def _row(self, run: Run, known: dict[str, Any] | None) -> dict[str, Any]:
-        with usable(run.path, "read"):
-            changed_ns = (run.path / "parts").stat().st_mtime_ns
+        changed_ns = run.parts_changed()
         if known is not None and known["state"] == "finished" and known["parts_changed_ns"] == changed_ns:
             return known
         standing, outcome = run.standing(), run.outcome() or {}
@@ -186,10 +187,10 @@ class Catalog:
         globs = []
         for run in runs:
             done, all_parts = sorted(run.whole_shards()), run.path / "parts"
-            if len(done) == sum(1 for _ in all_parts.glob("shard-*.parquet")):
+            if self._store.is_local and len(done) == sum(1 for _ in all_parts.glob("shard-*.parquet")):
                 globs += [_escaped(all_parts) + "/shard-*.parquet"] if done else []
             else:
-                globs += [_escaped(run.part_path(index)) for index in done]
+                globs += [_escaped(path) for path in run.part_paths(done)]
         return globs
 
     def _set_aside(self) -> str:

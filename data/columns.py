@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 _TILE = pa.struct(
     [
@@ -61,7 +61,7 @@ ANSWERS = pa.schema(
     metadata=_STAMP,
 )
 
-#: Every column of ``items.parquet``.
+#: Every column of ``items.parquet``. ``file_version`` is another one once the file or container was changed.
 ITEMS = pa.schema(
     [
         pa.field("item_id", pa.string(), nullable=False),
@@ -70,6 +70,7 @@ ITEMS = pa.schema(
         pa.field("ordinal", pa.int64()),
         pa.field("page", pa.int32()),
         pa.field("size_bytes", pa.int64()),
+        pa.field("file_version", pa.string()),
         pa.field("width", pa.int32()),
         pa.field("height", pa.int32()),
         pa.field("error_kind", pa.string()),

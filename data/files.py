@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
@@ -25,7 +24,7 @@ class StoreUnusable(LedgerError):
 
 
 @contextmanager
-def usable(path: Path, doing: str) -> Iterator[None]:
+def usable(path: object, doing: str) -> Iterator[None]:
     """Turn an OSError within into StoreUnusable: ``doing`` is what was tried ("write"), ``path`` where."""
     try:
         yield
@@ -62,26 +61,6 @@ def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
-
-
-def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """``write_whole`` of JSON in ASCII."""
-    text = json.dumps(value, indent=2, ensure_ascii=True, allow_nan=False) + "\n"
-    write_whole(path, lambda file: file.write(text.encode("ascii")))
-
-
-def read_json(path: Path) -> dict[str, Any] | None:
-    """The object in the file; None where the file is missing; raises StoreUnusable where it holds no JSON object."""
-    with usable(path, "read"):
-        try:
-            value = json.loads(path.read_bytes())
-        except FileNotFoundError:
-            return None
-        except ValueError as error:
-            raise StoreUnusable(f"{path} is damaged: {error}") from error
-    if not isinstance(value, dict):
-        raise StoreUnusable(f"{path} is damaged: it should hold one JSON object")
-    return value
 
 
 def remove_leftovers(path: Path) -> None:

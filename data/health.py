@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -15,7 +14,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from zellige.data.columns import KERNELS, THROUGHPUT, TIMELINE
-from zellige.data.files import StoreUnusable, usable, write_whole
+from zellige.data.files import StoreUnusable, usable
+from zellige.data.folder import Folder, matching
 
 _GIVEN = ("run_id", "worker", "created_at")
 #: From best to worst; workers together are as good as the worst of them.
@@ -25,7 +25,7 @@ _VERDICTS = ("healthy", "unchecked", "suspect", "failed")
 class _Samples:
     """The files of one kind."""
 
-    def __init__(self, folder: Path, kind: str, schema: pa.Schema) -> None:
+    def __init__(self, folder: Folder, kind: str, schema: pa.Schema) -> None:
         self._folder, self._kind, self._schema = folder, kind, schema
         self.columns = [name for name in schema.names if name not in _GIVEN]
 
@@ -35,13 +35,17 @@ class _Samples:
             raise ValueError(f"no {self._kind} column {', '.join(unknown)}; there are {', '.join(self.columns)}")
         given = {"run_id": run_id, "worker": worker, "created_at": datetime.now(UTC)}
         table = pa.Table.from_pylist([{**row, **given} for row in rows], schema=self._schema)
-        path = self._folder / f"{self._kind}-{worker}.parquet"
-        write_whole(path, lambda file: pq.write_table(table, file))
+        name = f"{self._kind}-{worker}.parquet"
+        with usable(self._folder.at(name), "write"):
+            self._folder.put(name, lambda file: pq.write_table(table, file))
 
     def read(self) -> pa.Table:
         """The rows of all workers; raises StoreUnusable for a damaged file."""
         tables = []
-        for path in sorted(self._folder.glob(f"{self._kind}-*.parquet")):
+        names = matching(self._folder, f"{self._kind}-*.parquet")
+        with usable(self._folder, "read"):
+            paths = self._folder.fetch(names)
+        for path in paths:
             # Never a file of Python's: Arrow's threads may let go of it last, and that ends a program that is ending.
             with usable(path, "read"), pa.OSFile(str(path)) as file:
                 try:
@@ -54,7 +58,7 @@ class _Samples:
 class ThroughputFolder:
     """Throughput samples by any number of workers."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Folder) -> None:
         self._samples = _Samples(folder, "throughput", THROUGHPUT)
 
     def write(self, run_id: str, worker: str, sample: Mapping[str, int | float | None]) -> None:
@@ -70,7 +74,7 @@ class ThroughputFolder:
 class TimelineFolder:
     """How any number of workers stood, moment by moment."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Folder) -> None:
         self._samples = _Samples(folder, "timeline", TIMELINE)
 
     def write(self, run_id: str, worker: str, moments: Sequence[Mapping[str, Any]]) -> None:
@@ -85,7 +89,7 @@ class TimelineFolder:
 class KernelFolder:
     """How the operators behaved in the engines of any number of workers."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Folder) -> None:
         self._samples = _Samples(folder, "kernels", KERNELS)
 
     def write(self, run_id: str, worker: str, rows: Sequence[Mapping[str, Any]]) -> None:

@@ -9,12 +9,12 @@ shard.
 from __future__ import annotations
 
 import json
-import os
 import re
+import secrets
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, fields
+from functools import cache
 
 from zellige.data.files import usable
 from zellige.data.workers import Roster, Worker
@@ -22,6 +22,7 @@ from zellige.data.workers import Roster, Worker
 _NAME = re.compile(r"(.+)\.(\d{4,})\.lease")
 #: A claim is created and filled by two calls; one that is still empty after this time was left by a kill in between.
 TORN_S = 2.0
+_WORKER = tuple(field.name for field in fields(Worker))
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Claim:
 
     what: str
     generation: int
-    path: Path
+    file: str
     worker: str
     taken_from: str | None = None
 
@@ -46,23 +47,18 @@ class LeaseBook:
         """The first of ``candidates`` that nobody alive holds; None where all are held."""
         with usable(self._folder, "take a lease in"):
             me = self._roster.join()
-            held = self._generations()
+            held, now = self._generations(), cache(self._roster.now)
             for what in candidates:
                 generation, taken_from = held.get(what, 0), None
                 if generation:
-                    taken_from = self._gone_holder(self._path(what, generation))
+                    taken_from = self._gone_holder(_file(what, generation), now)
                     if taken_from is None:
                         continue
-                path = self._path(what, generation + 1)
-                try:
-                    descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666)
-                except FileExistsError:
-                    continue
-                try:
-                    os.write(descriptor, json.dumps(asdict(me)).encode("ascii"))
-                finally:
-                    os.close(descriptor)
-                return Claim(what, generation + 1, path, me.name, taken_from)
+                file = _file(what, generation + 1)
+                # No two claims are alike, so that one who asks an object store again knows its own.
+                record = asdict(me) | {"claim": secrets.token_hex(8)}
+                if self._folder.create(file, json.dumps(record).encode("ascii")):
+                    return Claim(what, generation + 1, file, me.name, taken_from)
         return None
 
     def holds(self, claim: Claim) -> bool:
@@ -71,40 +67,45 @@ class LeaseBook:
 
     def release(self, claim: Claim) -> None:
         """Give ``claim`` back; may be called twice. The files of dead holders before it go first."""
-        with usable(claim.path, "remove"):
+        with usable(self._folder.at(claim.file), "remove"):
             if not self._is_own(claim):
                 return
             for generation in range(1, claim.generation + 1):
-                self._path(claim.what, generation).unlink(missing_ok=True)
+                self._folder.remove(_file(claim.what, generation))
 
     def _is_own(self, claim: Claim) -> bool:
         """Whether the file is still the one we made: after being taken for dead, its name may be somebody else's."""
         try:
-            return bool(json.loads(claim.path.read_bytes())["name"] == claim.worker)
+            return bool(json.loads(self._folder.read(claim.file))["name"] == claim.worker)
         except (FileNotFoundError, ValueError):
             return False
-
-    def _path(self, what: str, generation: int) -> Path:
-        return self._folder / f"{what}.{generation:04d}.lease"
 
     def _generations(self) -> dict[str, int]:
         """The highest generation of everything that is claimed."""
         highest: dict[str, int] = {}
         with usable(self._folder, "list"):
-            for path in self._folder.iterdir():
-                if match := _NAME.fullmatch(path.name):
+            for name in self._folder.names():
+                if match := _NAME.fullmatch(name):
                     highest[match[1]] = max(highest.get(match[1], 0), int(match[2]))
         return highest
 
-    def _gone_holder(self, path: Path) -> str | None:
+    def _gone_holder(self, file: str, now: Callable[[], float]) -> str | None:
         """The name of the claim's worker if it is gone; None while it lives."""
         try:
-            text = path.read_bytes()
-            age_s = time.time() - path.stat().st_mtime
+            record = json.loads(self._folder.read(file))
         except FileNotFoundError:  # given back this instant: for the next call to take
             return None
-        try:
-            worker = Worker(**json.loads(text))
         except ValueError:
-            return "unknown" if age_s > TORN_S else None
-        return worker.name if self._roster.is_gone(worker) else None
+            return "unknown" if self._torn_s(file) > TORN_S else None
+        worker = Worker(**{name: record[name] for name in _WORKER})
+        return worker.name if self._roster.is_gone(worker, now) else None
+
+    def _torn_s(self, file: str) -> float:
+        try:
+            return time.time() - self._folder.heard(file)
+        except FileNotFoundError:
+            return 0.0
+
+
+def _file(what: str, generation: int) -> str:
+    return f"{what}.{generation:04d}.lease"

@@ -10,21 +10,19 @@ STORE/runs/<run_id>/recipe.json    what was asked, of which model, over which in
 from __future__ import annotations
 
 import difflib
-import errno
 import json
 import os
 import re
 import secrets
-import shutil
-import time
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from zellige.data.files import LedgerError, StoreUnusable, read_json, usable, write_json
+from zellige.data.files import LedgerError, StoreUnusable, usable
+from zellige.data.folder import Folder, LocalFolder, as_json, read_json
 from zellige.data.migrations import migrated
+from zellige.data.objects import ObjectFolder, cache_of
 from zellige.data.run import Lease, Progress, Run, RunState, Shard
 from zellige.data.schema import SCHEMA_VERSION, Item, Recipe
 from zellige.data.sources.base import SourceError
@@ -45,9 +43,7 @@ __all__ = [
 ]
 
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-#: Ends of the names of hidden folders: of a run that is being deleted, or created, which takes a moment.
-_DELETED, _CREATED = ".deleted", ".tmp"
-_CREATED_WITHIN_S = 3600.0
+_RECIPE = "recipe.json"
 _FOLDERS = ("leases", "events", "parts", "health")
 
 
@@ -72,16 +68,28 @@ class RecipeDiffers(LedgerError):
 
 
 class Store:
-    """A folder of runs. Nothing is written before the first run is created."""
+    """A folder of runs, here or on an object store. Nothing is written before the first run is created."""
 
     def __init__(self, root: str | Path) -> None:
+        """``root``: a path, or an address of anything that fsspec writes; ``root`` and ``address`` as attributes are
+        where the index and files are on this machine, and the whole address.
+        """
         if re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", str(root)):
-            raise StoreUnusable(f"{root}: a store is a local folder; name one")
+            self.address = str(root).rstrip("/")
+            self.root, self.is_local = cache_of(self.address), False
+            self._runs: Folder = ObjectFolder(self.address, self.root) / "runs"
+            return
         try:
             os.fsencode(root).decode("utf-8")
         except UnicodeError as error:
             raise StoreUnusable(f"{root!r}: the store's own path must be valid UTF-8; choose another folder") from error
-        self.root = Path(root).absolute()
+        self.root, self.is_local = Path(root).absolute(), True
+        self.address, self._runs = str(self.root), LocalFolder(self.root / "runs")
+
+    @property
+    def is_there(self) -> bool:
+        """Whether there is a folder for runs; of a store elsewhere only asking for them tells."""
+        return not self.is_local or self.root.is_dir()
 
     def create_run(
         self,
@@ -113,36 +121,23 @@ class Store:
             raise ValueError(
                 f"run id {name!r}: use letters, digits, '.', '_' and '-', beginning with a letter or digit"
             )
-        folder = self._runs / name
-        made = self._runs / f".{name}.{secrets.token_hex(4)}{_CREATED}"
-        with usable(folder, "create"):
-            for part in _FOLDERS:
-                (made / part).mkdir(parents=True)
-        try:
-            about = {
-                "schema_version": SCHEMA_VERSION,
-                "run_id": name,
-                "started_at": now.isoformat(),
-                "shard_items": shard_items,
-                "inputs": list(inputs),
-                "include": list(include),
-                "exclude": list(exclude),
-                "column": column,
-                "keep": list(keep),
-                "limit": limit,
-                "recipe_fingerprint": recipe.fingerprint,
-                "recipe": json.loads(recipe.to_json()),
-            }
-            write_json(made / "recipe.json", about)
-            with usable(folder, "create"):
-                try:
-                    made.rename(folder)  # a run is seen with its recipe or not at all
-                except OSError:
-                    if folder.exists():
-                        raise RunExists(f"run {name} exists in {self.root}; resume it or choose another name") from None
-                    raise
-        finally:
-            shutil.rmtree(made, ignore_errors=True)
+        about = {
+            "schema_version": SCHEMA_VERSION,
+            "run_id": name,
+            "started_at": now.isoformat(),
+            "shard_items": shard_items,
+            "inputs": list(inputs),
+            "include": list(include),
+            "exclude": list(exclude),
+            "column": column,
+            "keep": list(keep),
+            "limit": limit,
+            "recipe_fingerprint": recipe.fingerprint,
+            "recipe": json.loads(recipe.to_json()),
+        }
+        with usable(self._runs.at(name), "create"):
+            if not self._runs.begin(name, _RECIPE, as_json(about), _FOLDERS):
+                raise RunExists(f"run {name} exists in {self.address}; resume it or choose another name")
         run = self.open_run(name)
         for kind, fields in (noted or {}).items():
             run.event(kind, **fields)
@@ -156,24 +151,17 @@ class Store:
 
     def open_run(self, run_id: str, recipe: Recipe | None = None) -> Run:
         """The run as it is; raises UnknownRun and, where ``recipe`` is given and is another one, RecipeDiffers."""
-        about = read_json(self._runs / run_id / "recipe.json") if _RUN_ID.fullmatch(run_id) else None
+        about = read_json(self._runs / run_id, _RECIPE) if _RUN_ID.fullmatch(run_id) else None
         if about is None:
             raise UnknownRun(self._unknown(run_id))
-        run = Run(self._runs / run_id, migrated(about))
+        run = Run(self._runs / run_id, self.address, migrated(about))
         if recipe is not None and recipe.fingerprint != run.recipe.fingerprint:
             raise RecipeDiffers(run_id, recipe.differences(run.recipe))
         return run
 
     def check_writable(self) -> None:
-        """Raise StoreUnusable where runs cannot be written; writes nothing itself."""
-        with usable(self._runs, "write to"):
-            there = next(p for p in (self._runs, *self._runs.parents) if os.path.lexists(p))
-            if not there.is_dir():
-                raise NotADirectoryError(errno.ENOTDIR, f"{there} is no folder")
-            if os.statvfs(there).f_flag & os.ST_RDONLY:
-                raise OSError(errno.EROFS, os.strerror(errno.EROFS))
-            if not os.access(there, os.W_OK | os.X_OK):
-                raise PermissionError(errno.EACCES, f"{there} may not be written")
+        """Raise StoreUnusable where runs cannot be written; leaves nothing behind."""
+        self._runs.check_writable()
 
     def delete_run(self, run_id: str) -> None:
         """Remove a run and all of its files at once; raises UnknownRun, and LedgerError while a worker of it lives.
@@ -181,34 +169,24 @@ class Store:
         A run that cannot be read is removed too.
         """
         folder = self._runs / run_id
-        if not _RUN_ID.fullmatch(run_id) or not (folder / "recipe.json").exists():
+        if not _RUN_ID.fullmatch(run_id) or not folder.has(_RECIPE):
             raise UnknownRun(self._unknown(run_id))
         living = [worker for worker, alive in Roster(folder / "leases").workers() if alive]
         if living:
             at = ", ".join(f"process {w.pid} on {w.host.partition('/')[0]}" for w in living)
             raise LedgerError(f"run {run_id} is being worked on by {at}; stop it first, then delete the run")
-        aside = self._runs / f".{run_id}.{secrets.token_hex(4)}{_DELETED}"
         with usable(folder, "delete"):
-            folder.rename(aside)
-            with suppress(FileNotFoundError):  # another command swept a part of it away meanwhile
-                shutil.rmtree(aside)
+            self._runs.delete(run_id, _RECIPE)
         self.sweep()
 
     def sweep(self) -> None:
         """Remove the rest of runs whose deletion, or creation, was killed; what cannot be removed is left for later."""
-        for rest in [*self._runs.glob(f".*{_DELETED}"), *self._runs.glob(f".*{_CREATED}")]:
-            with suppress(FileNotFoundError):
-                if rest.name.endswith(_DELETED) or time.time() - rest.stat().st_mtime > _CREATED_WITHIN_S:
-                    shutil.rmtree(rest, ignore_errors=True)
+        self._runs.sweep(_RECIPE)
 
     def run_ids(self) -> list[str]:
         """The names of all runs, sorted: those that were not chosen begin with their time."""
         with usable(self._runs, "list"):
-            if not self._runs.is_dir():
-                return []
-            return sorted(
-                p.name for p in self._runs.iterdir() if not p.name.startswith(".") and (p / "recipe.json").exists()
-            )
+            return self._runs.having(_RECIPE)
 
     def open_all(self) -> tuple[list[Run], dict[str, str]]:
         """(runs, what is wrong with those that cannot be opened, by name): one that is damaged hides no other."""
@@ -220,17 +198,13 @@ class Store:
                 damaged[run_id] = str(error)
         return runs, damaged
 
-    @property
-    def _runs(self) -> Path:
-        return self.root / "runs"
-
     def _unknown(self, run_id: str) -> str:
         known = self.run_ids()
         if not known:
-            return f"no run {run_id!r}: there are no runs in {self.root}"
+            return f"no run {run_id!r}: there are no runs in {self.address}"
         near = (
             difflib.get_close_matches(run_id, known, n=3, cutoff=0.5)
             or [k for k in known if run_id and run_id in k][:3]
         )
         hint = f"did you mean {' or '.join(near)}?" if near else f"the latest is {known[-1]}"
-        return f"no run {run_id!r} in {self.root}; {hint}"
+        return f"no run {run_id!r} in {self.address}; {hint}"

@@ -10,7 +10,8 @@ from zellige.data.schema import SCHEMA_VERSION
 
 About = dict[str, Any]
 #: By the version that a step starts from: ``recipe.json`` of that version to the next one's.
-STEPS: Mapping[int, Callable[[About], About]] = {}
+#: 1: ``items.parquet`` had no ``file_version``, which reads as null; ``recipe.json`` was the same.
+STEPS: Mapping[int, Callable[[About], About]] = {1: lambda about: about}
 
 
 def migrated(

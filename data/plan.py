@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
-from pathlib import Path
 
+from zellige.data.folder import Folder
 from zellige.data.planfile import PlanFile
 from zellige.data.retries import Places, RetryFolder
 from zellige.data.schema import Item
@@ -22,10 +22,10 @@ Again = Callable[[str], Iterator[Item]]
 class Plan:
     """All items of a run in shards. As many processes may hold one as like; what others add is seen at once."""
 
-    def __init__(self, path: Path, shard_items: int, retries: RetryFolder) -> None:
-        self._first = PlanFile(path, shard_items)
+    def __init__(self, folder: Folder, shard_items: int, retries: RetryFolder) -> None:
+        self._first = PlanFile(folder, "items.parquet", shard_items)
         self._shard_items, self._retries = shard_items, retries
-        self._added: dict[Path, PlanFile] = {}
+        self._added: dict[str, PlanFile] = {}
 
     def exists(self) -> bool:
         return self._first.exists()
@@ -74,16 +74,19 @@ class Plan:
                 yield shard, place, item
             first += file.shard_count()
 
-    def write_added(self, path: Path, items: Iterable[Item]) -> int:
+    def write_added(self, name: str, items: Iterable[Item]) -> int:
         """Store items that a retry adds, in the form of the first listing; how many there were. No file for none."""
-        count = PlanFile(path, self._shard_items).write(items)
+        count = PlanFile(self._retries.folder, name, self._shard_items).write(items)
         if not count:
-            path.unlink()
+            self._retries.folder.remove(name)
         return count
 
     def _files(self) -> list[PlanFile]:
-        paths = [retry.added for retry in self._retries.all().values() if retry.added is not None]
-        return [self._first, *(self._added.setdefault(path, PlanFile(path, self._shard_items)) for path in paths)]
+        names = [retry.added for retry in self._retries.all().values() if retry.added is not None]
+        return [self._first, *map(self._added_file, names)]
+
+    def _added_file(self, name: str) -> PlanFile:
+        return self._added.setdefault(name, PlanFile(self._retries.folder, name, self._shard_items))
 
     def _file_of(self, index: int) -> tuple[PlanFile, int]:
         """The file that holds a shard, and the number of its first one."""

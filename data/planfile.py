@@ -12,7 +12,8 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from zellige.data.files import StoreUnusable, remove_leftovers, usable, write_whole
+from zellige.data.files import StoreUnusable, usable
+from zellige.data.folder import Folder
 from zellige.data.schema import ITEMS, ErrorKind, Item, storable
 
 #: Row groups are about this long, so neither their number nor one of them is ever large.
@@ -22,19 +23,19 @@ _GROUP_ITEMS = 4096
 class PlanFile:
     """The items in shards of ``shard_items``; a shard never spans two row groups."""
 
-    def __init__(self, path: Path, shard_items: int) -> None:
-        self.path = path
+    def __init__(self, folder: Folder, name: str, shard_items: int) -> None:
+        self._folder, self._name = folder, name
         self._shard_items = shard_items
         self._shards_a_group = max(1, _GROUP_ITEMS // shard_items)
         self._file: pq.ParquetFile | None = None
         self._lock = threading.Lock()  # a file has one position, and the threads of a worker share it
 
     def exists(self) -> bool:
-        return self.path.exists()
+        return self._folder.has(self._name)
 
     def write(self, items: Iterable[Item]) -> int:
         """Store all ``items``, whole or not at all, in bounded memory; how many there were."""
-        remove_leftovers(self.path)
+        self._folder.clear(self._name)
         stream, count = iter(items), 0
 
         def fill(file: BinaryIO) -> None:
@@ -44,7 +45,8 @@ class PlanFile:
                     writer.write_table(_to_table(group))
                     count += len(group)
 
-        write_whole(self.path, fill)
+        with usable(self._at, "write"):
+            self._folder.put(self._name, fill)
         return count
 
     def count(self) -> int:
@@ -76,6 +78,10 @@ class PlanFile:
         for group in range(self._open().num_row_groups):
             yield from map(_from_row, self._group(group).to_pylist())
 
+    @property
+    def _at(self) -> Path | str:
+        return self._folder.at(self._name)
+
     def _group(self, index: int) -> pa.Table:
         file = self._open()
         with self._lock, self._undamaged():
@@ -84,18 +90,19 @@ class PlanFile:
     def _open(self) -> pq.ParquetFile:
         with self._lock, self._undamaged():
             if self._file is None:
-                self._file = pq.ParquetFile(pa.OSFile(str(self.path)), page_checksum_verification=True)
+                (path,) = self._folder.fetch([self._name])
+                self._file = pq.ParquetFile(pa.OSFile(str(path)), page_checksum_verification=True)
             return self._file
 
     @contextmanager
     def _undamaged(self) -> Iterator[None]:
         """Turn what pyarrow raises on damaged bytes into StoreUnusable."""
         try:
-            with usable(self.path, "read"):
+            with usable(self._at, "read"):
                 yield
         except pa.ArrowException as error:
             raise StoreUnusable(
-                f"{self.path} is damaged ({error}); the answers in parts/ are untouched, start a new run for the rest"
+                f"{self._at} is damaged ({error}); the answers in parts/ are untouched, start a new run for the rest"
             ) from error
 
 

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from zellige.data.ink import Mask, runs
 from zellige.data.layout import Box, by_column, part_of
 from zellige.data.tiling import Budget, Tile, spread
-from zellige.data.turning import Way, turned, ways_up
+from zellige.data.turning import Way, turned, unturned, ways_up
 
 #: Least space around a piece's ink in pixels, and how much of the page's own space is taken for it.
 MARGIN, OWN_MARGIN = 12, 6
@@ -95,9 +95,10 @@ def _tiles(page: Page, way: Way, limit: Limit, budget: Budget) -> Iterator[Tile]
     if not way.layout.lines or (few and limit.fits(page.width, page.height)):
         yield Tile(0, 0, page.width, page.height, 1.0, overview=True, turn=way.turn)
         return
+    height, width = way.mask.shape
     for column in way.layout.columns:
         for box in _packed(way.mask, column, way.layout.unit, limit):
-            yield _tile(_unturned(box, way), way.turn, page, budget)
+            yield _tile(unturned(box, way.turn, width, height), way.turn, page, budget)
 
 
 def cut_piece(pixels: NDArray[np.uint8], tile: Tile, budget: Budget) -> NDArray[np.uint8]:
@@ -120,18 +121,6 @@ def _canvas(width: int, height: int, cell: int) -> tuple[int, int]:
     """Whole cells with room for a margin, and three cells across at least: nothing narrower is a line of text."""
     margin = 2 * (MARGIN - OWN_MARGIN)
     return max(3, -(-(width + margin) // cell)) * cell, -(-(height + margin) // cell) * cell
-
-
-def _unturned(box: Box, way: Way) -> Box:
-    """Where a box of the turned page lies on the page as it came."""
-    height, width = way.mask.shape
-    if way.turn == 90:
-        return Box(box.top, width - box.right, box.bottom, width - box.left)
-    if way.turn == 180:
-        return Box(width - box.right, height - box.bottom, width - box.left, height - box.top)
-    if way.turn == 270:
-        return Box(height - box.bottom, box.left, height - box.top, box.right)
-    return box
 
 
 def _tile(box: Box, turn: int, page: Page, budget: Budget) -> Tile:

@@ -8,14 +8,13 @@ those that came on top. That file counts from the moment on that the ``.json`` b
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
-from zellige.data.files import StoreUnusable, read_json, usable, write_json
+from zellige.data.files import StoreUnusable, usable
+from zellige.data.folder import Folder, read_json, write_json
 from zellige.data.schema import ErrorKind, Item
 
 #: Items by shard and place in it.
@@ -29,35 +28,35 @@ class Retry:
 
     rows: Mapping[int, frozenset[str]]
     replaced: Mapping[int, Mapping[int, Item]]
-    added: Path | None
+    added: str | None
 
 
 class RetryFolder:
     """The retries of one run, numbered from 1; files are never changed once written."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Folder) -> None:
+        self.folder = folder
         self._known: dict[int, Retry] = {}
 
     def next_number(self) -> int:
         """The number of the next retry, with the folder made; for who alone may plan."""
-        with usable(self._folder, "write"):
-            self._folder.mkdir(exist_ok=True)
+        with usable(self.folder, "write"):
+            self.folder.make()
         return max(self._numbers(), default=0) + 1
 
-    def added_path(self, number: int) -> Path:
-        """Where the items are, or will be, that a retry added to the plan."""
-        return self._folder / f"{number:04d}.items.parquet"
+    def added_name(self, number: int) -> str:
+        """The file whose items a retry adds, or will add, to the plan."""
+        return f"{number:04d}.items.parquet"
 
     def add(self, number: int, kinds: list[str], rows: Mapping[int, list[str]], replaced: Places, added: int) -> None:
-        """Ask for ``rows`` (row ids by shard) again, and change the plan; ``added`` items are at ``added_path``."""
+        """Ask for ``rows`` (row ids by shard) again, and change the plan; ``added`` items are in ``added_name``."""
         about = {
             "kinds": kinds,
             "shards": {str(index): ids for index, ids in rows.items()},
             "added": added,
             "replaced": [[shard, at, asdict(item)] for shard, items in replaced.items() for at, item in items.items()],
         }
-        write_json(self._folder / f"{number:04d}.json", about)
+        write_json(self.folder, f"{number:04d}.json", about)
 
     def wanted(self, index: int, seen: int) -> tuple[int, frozenset[str]]:
         """(last retry that lists shard ``index``, ids of its rows in those after the first ``seen``)."""
@@ -76,18 +75,17 @@ class RetryFolder:
         """The retries by their numbers, in order; raises StoreUnusable for a damaged one."""
         for number in self._numbers():
             if number not in self._known:
-                path = self._folder / f"{number:04d}.json"
+                name = f"{number:04d}.json"
                 try:
-                    self._known[number] = self._retry(number, read_json(path) or {})
+                    self._known[number] = self._retry(number, read_json(self.folder, name) or {})
                 except (KeyError, AttributeError, TypeError, ValueError) as error:
                     advice = "delete it and ask for the retry again"
-                    raise StoreUnusable(f"{path} is damaged ({error!r}); {advice}") from error
+                    raise StoreUnusable(f"{self.folder.at(name)} is damaged ({error!r}); {advice}") from error
         return self._known
 
     def _numbers(self) -> list[int]:
-        # Asked for every part of a run: not by a glob, which takes several times as long.
         try:
-            names = os.listdir(self._folder)  # noqa: PTH208
+            names = self.folder.names()
         except FileNotFoundError:
             return []
         return sorted(int(match[1]) for name in names if (match := _NAME.fullmatch(name)))
@@ -97,7 +95,7 @@ class RetryFolder:
         for shard, place, item in about.get("replaced", ()):
             replaced.setdefault(shard, {})[place] = _item(item)
         rows = {int(index): frozenset(ids) for index, ids in about["shards"].items()}
-        return Retry(rows, replaced, self.added_path(number) if about.get("added") else None)
+        return Retry(rows, replaced, self.added_name(number) if about.get("added") else None)
 
 
 def _item(stored: dict[str, Any]) -> Item:

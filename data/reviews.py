@@ -18,7 +18,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from zellige.data.columns import REVIEWS, SCHEMA_VERSION
-from zellige.data.files import StoreUnusable, usable, write_whole
+from zellige.data.files import StoreUnusable, usable
+from zellige.data.folder import Folder, matching
 from zellige.data.run import Run
 from zellige.data.schema import storable
 
@@ -73,18 +74,18 @@ class ReviewLog:
             self._words, self._files = [], self._files + 1
         table = pa.Table.from_pylist([*self._words, word], schema=REVIEWS)
         with usable(self._folder, "write to"):
-            self._folder.mkdir(exist_ok=True)
-        write_whole(
-            self._folder / f"{self._name}-{self._files:05d}.parquet",
-            lambda file: pq.write_table(table, file, compression="zstd", write_page_checksum=True),
-        )
+            self._folder.make()
+            self._folder.put(
+                f"{self._name}-{self._files:05d}.parquet",
+                lambda file: pq.write_table(table, file, compression="zstd", write_page_checksum=True),
+            )
         self._words.append(word)
 
 
 def review_files(run: Run) -> list[Path]:
     """The files of all sessions that can be read."""
     good = []
-    for path in sorted(_folder(run).glob("*.parquet")):
+    for path in _files(run):
         try:
             with path.open("rb") as file:
                 if pq.read_schema(file).equals(REVIEWS):
@@ -97,7 +98,7 @@ def review_files(run: Run) -> list[Path]:
 def reviews_of(run: Run) -> dict[str, Review]:
     """The latest word on each row, by the row's id; raises StoreUnusable for a damaged file."""
     words: list[dict[str, Any]] = []
-    for path in sorted(_folder(run).glob("*.parquet")):
+    for path in _files(run):
         with usable(path, "read"), pa.OSFile(str(path)) as file:  # why no file of Python's: see ``health.py``
             try:
                 words += pq.ParquetFile(file, page_checksum_verification=True).read().cast(REVIEWS).to_pylist()
@@ -112,5 +113,12 @@ def reviews_of(run: Run) -> dict[str, Review]:
     }
 
 
-def _folder(run: Run) -> Path:
-    return run.path / "reviews"
+def _files(run: Run) -> list[Path]:
+    folder = _folder(run)
+    names = matching(folder, "*.parquet")
+    with usable(folder, "read"):
+        return folder.fetch(names)
+
+
+def _folder(run: Run) -> Folder:
+    return run.folder / "reviews"

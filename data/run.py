@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -13,7 +13,8 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from zellige.data.events import EventLog
-from zellige.data.files import LedgerError, StoreUnusable, read_json, usable, write_json
+from zellige.data.files import LedgerError, StoreUnusable, usable
+from zellige.data.folder import Folder, matching, read_json, write_json
 from zellige.data.health import KernelFolder, ThroughputFolder, TimelineFolder
 from zellige.data.leases import Claim, LeaseBook
 from zellige.data.parts import PartFolder, PartInfo
@@ -54,8 +55,10 @@ class Progress:
 class Run:
     """A run's folder. Any number of processes may hold one; nothing is kept in memory that the files do not say."""
 
-    def __init__(self, path: Path, about: Mapping[str, Any]) -> None:
-        self.path = path
+    def __init__(self, folder: Folder, store: str, about: Mapping[str, Any]) -> None:
+        self.folder, self.store = folder, store
+        #: Where the files are on this machine, or copies of some of them.
+        self.path = folder.path
         try:
             self.run_id: str = about["run_id"]
             self.started_at: str = about["started_at"]
@@ -69,17 +72,17 @@ class Run:
             self.limit: int | None = about["limit"]
             self.recipe = Recipe.from_json(json.dumps(about["recipe"]))
         except (KeyError, TypeError, ValueError) as error:
-            raise StoreUnusable(f"{path / 'recipe.json'} is damaged: {error!r}") from error
+            raise StoreUnusable(f"{folder.at('recipe.json')} is damaged: {error!r}") from error
         self._fingerprint = self.recipe.fingerprint
-        self._roster = Roster(path / "leases")
+        self._roster = Roster(folder / "leases")
         self._leases = LeaseBook(self._roster)
-        self._events = EventLog(path / "events")
-        self._parts = PartFolder(path / "parts", path / "aside")
-        self._retries = RetryFolder(path / "retries")
-        self._plan = Plan(path / "items.parquet", self.shard_items, self._retries)
-        self._throughput = ThroughputFolder(path / "health")
-        self._kernels = KernelFolder(path / "health")
-        self._timeline = TimelineFolder(path / "health")
+        self._events = EventLog(folder / "events")
+        self._parts = PartFolder(folder / "parts", folder / "aside")
+        self._retries = RetryFolder(folder / "retries")
+        self._plan = Plan(folder, self.shard_items, self._retries)
+        self._throughput = ThroughputFolder(folder / "health")
+        self._kernels = KernelFolder(folder / "health")
+        self._timeline = TimelineFolder(folder / "health")
 
     # --- what is to be done
 
@@ -134,8 +137,8 @@ class Run:
         try:
             count = self._ask_again(kinds, again)
             if count:
-                with usable(self.path, "write to"):
-                    os.utime(self.path / "parts")  # an index that knows the run as finished looks again
+                with usable(self.folder, "write to"):
+                    (self.folder / "parts").mark()  # an index that knows the run as finished looks again
                 self.event("retry", kinds=sorted(kinds), rows=count)
             return count
         finally:
@@ -167,7 +170,7 @@ class Run:
             if self._is_whole(taken, part):
                 return Lease(self, Shard(taken, self._among(again, shard.items)), claim, retries, again)
             if (aside := self._parts.set_aside(taken)) is not None:
-                self.event("part_set_aside", shard=taken, file=str(aside.relative_to(self.path)))
+                self.event("part_set_aside", shard=taken, file=f"aside/{aside}")
             return Lease(self, shard, claim, retries, repeats=aside is not None)
         return None
 
@@ -188,8 +191,23 @@ class Run:
         return left
 
     def part_path(self, index: int) -> Path:
-        """Where the part of shard ``index`` is, or will be."""
-        return self._parts.path(index)
+        """The part of shard ``index`` on this machine: the file itself, or a copy of it as it is now."""
+        return self._parts.paths([index])[0]
+
+    def part_paths(self, indices: Sequence[int]) -> list[Path]:
+        """``part_path`` of many shards, several at a time."""
+        return self._parts.paths(indices)
+
+    def parts_changed(self) -> int:
+        """A number that is another one once parts came, went or are to be answered again; raises StoreUnusable."""
+        with usable(self.folder, "read"):
+            return (self.folder / "parts").changed()
+
+    def errors(self) -> dict[str, int]:
+        """How many rows failed, by kind, the most frequent first; reads the parts with such rows."""
+        failed = [index for index, info in sorted(self._looked()[0].items()) if info.failed]
+        kinds = Counter(kind for index in failed for kind in self._parts.error_kinds(index))
+        return dict(sorted(kinds.items(), key=lambda pair: (-pair[1], pair[0])))
 
     def event(self, kind: str, **fields: Any) -> None:
         """Note that something happened; ``fields`` are JSON values."""
@@ -259,11 +277,12 @@ class Run:
         rows, seconds = sum(e["rows"] for e in commits[1:]), (last - first).total_seconds()
         return rows / max(1, len(self.recipe.questions)) / seconds if seconds >= RATE_S else None
 
-    def bad_parts(self) -> list[Path]:
+    def bad_parts(self) -> list[Path | str]:
         """Parts that are damaged or not whole, set aside already or not."""
         whole = self.whole_shards()
-        bad = [self.part_path(index) for index in sorted(self._parts.parts()) if index not in whole]
-        return [*bad, *sorted((self.path / "aside").glob("shard-*.parquet"))]
+        bad = [self._parts.at(index) for index in sorted(self._parts.parts()) if index not in whole]
+        aside = self.folder / "aside"
+        return [*bad, *(aside.at(name) for name in matching(aside, "shard-*.parquet"))]
 
     def state(self) -> RunState:
         """What the files say: what is done, who is alive, and else how the last worker ended."""
@@ -275,7 +294,7 @@ class Run:
             return "running" if self.planned else "planning"
         if alive:  # a worker's file outlives it only if it was killed
             return "crashed"
-        outcome = read_json(self.path / "outcome.json")
+        outcome = read_json(self.folder, "outcome.json")
         return "failed" if outcome is not None and outcome.get("state") == "failed" else "interrupted"
 
     def finish(self, state: Literal["finished", "interrupted", "failed"], error: str | None = None) -> RunState:
@@ -284,7 +303,8 @@ class Run:
         Where others are still at work the run goes on, and where shards are left "finished" does not make it so.
         """
         self.event("finish", state=state, error=error)
-        write_json(self.path / "outcome.json", {"state": state, "error": error, "at": datetime.now(UTC).isoformat()})
+        how = {"state": state, "error": error, "at": datetime.now(UTC).isoformat()}
+        write_json(self.folder, "outcome.json", how)
         self._roster.leave()
         return self.state()
 
@@ -310,12 +330,12 @@ class Run:
 
     def outcome(self) -> dict[str, Any] | None:
         """How the last worker ended ("state", "error", "at"); None where none has said."""
-        return read_json(self.path / "outcome.json")
+        return read_json(self.folder, "outcome.json")
 
     def _join(self) -> None:
         """Be a worker of this run; the dead are struck off when one joins."""
         if not self._roster.joined:
-            with usable(self.path, "write to"):
+            with usable(self.folder, "write to"):
                 self._roster.join()
                 for worker, living in list(self._roster.workers()):
                     if not living:
@@ -348,7 +368,7 @@ class Run:
         if again is not None:
             room = None if self.limit is None else max(0, self.limit - self._plan.count())
             look = SecondLook(self._plan, kinds, again, room)
-            added = self._plan.write_added(self._retries.added_path(number), look.added()) if look.failed else 0
+            added = self._plan.write_added(self._retries.added_name(number), look.added()) if look.failed else 0
             replaced = look.replaced
         for shard, items in replaced.items():
             then = self._plan.shard(shard)
@@ -374,7 +394,9 @@ class Run:
             self.event("late_commit_dropped", shard=shard.index)
             return False
         if again is None:
-            self._parts.write(shard.index, ordered, retries)
+            if not self._parts.write(shard.index, ordered, retries):
+                self.event("late_commit_dropped", shard=shard.index)
+                return False
         else:  # of the items that were answered again, the rows that nobody asked for stay as they were
             ordered = [row for row in ordered if row.row_id in again]
             self._parts.write(shard.index, ordered, retries, self._row_ids(self.shard(shard.index).items))

@@ -92,6 +92,8 @@ class Item:
 
     ``uri`` is the percent-encoded address of the file or container, ``member`` the name inside, ``ordinal`` its place
     there, ``page`` counts from 1; ``width`` and ``height`` are pixels of the upright image, where a header was read.
+    ``file_version`` is another one once the file at ``uri`` was changed (its size and time, or an object's etag), and
+    None where its storage does not tell.
     """
 
     uri: str
@@ -105,6 +107,7 @@ class Item:
     error: str | None = None
     metadata: tuple[tuple[str, str], ...] = ()
     item_id: str = ""
+    file_version: str | None = None
 
     def __post_init__(self) -> None:
         if not self.item_id:

@@ -50,7 +50,7 @@ class Budget(Protocol):
 class Tile:
     """A box in pixels of the upright image; ``scale`` is the model's pixels per pixel of the image.
 
-    ``turn`` is by how many degrees clockwise the model is shown it turned: a page may lie on its side (``read`` only).
+    ``turn`` is by how many degrees clockwise the model is shown it turned: a page may lie on its side.
     """
 
     x: int

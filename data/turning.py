@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zellige.data.ink import Mask, runs
-from zellige.data.layout import Layout, by_column, layout_of, part_of
+from zellige.data.layout import Box, Layout, by_column, layout_of, part_of
 
 #: On a page on its side lines are so many heights long at least, and so many times as likely to be lines as what lies
 #: across them.
@@ -60,9 +60,26 @@ def ways_up(mask: Mask) -> list[Way]:
     return [_way(mask, 180) if _votes(as_is) <= -CLEAR_ON_HEAD else as_is]
 
 
+def clear_turn(mask: Mask) -> int:
+    """By how many degrees clockwise a page is to be turned; 0 where it is upright or its print does not tell."""
+    ways = ways_up(mask)
+    return ways[0].turn if len(ways) == 1 else 0
+
+
 def turned(pixels: NDArray[Kind], degrees: int) -> NDArray[Kind]:
     """An array (height, width, ...) turned clockwise by a multiple of 90 degrees; contiguous."""
     return np.ascontiguousarray(np.rot90(pixels, -degrees // 90))
+
+
+def unturned(box: Box, turn: int, width: int, height: int) -> Box:
+    """Where a box of a page that was turned, and is ``width`` x ``height`` now, lies on the page as it came."""
+    if turn == 90:
+        return Box(box.top, width - box.right, box.bottom, width - box.left)
+    if turn == 180:
+        return Box(width - box.right, height - box.bottom, width - box.left, height - box.top)
+    if turn == 270:
+        return Box(height - box.bottom, box.left, height - box.top, box.right)
+    return box
 
 
 def _way(mask: Mask, turn: int) -> Way:

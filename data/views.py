@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from zellige.data.ink import ink_of
+from zellige.data.ink import Mask, ink_of
+from zellige.data.layout import Box
 from zellige.data.reading import Page, cut_piece, plan_pieces
 from zellige.data.schema import Task, Tiling
 from zellige.data.tiling import Budget, Tile, cut, plan_tiles
-from zellige.data.turning import turned
+from zellige.data.turning import clear_turn, turned, unturned
+
+#: Print is looked for in so many pixels of a page at most: enough to tell which way it is up, and soon done.
+LOOKED_AT_PIXELS = 2_000_000
 
 
 class UnseenShapeError(Exception):
@@ -22,12 +27,16 @@ class UnseenShapeError(Exception):
 
 @dataclass(frozen=True)
 class ViewRule:
-    """How images become views: small, so that it can be sent to the processes that decode."""
+    """How images become views: small, so that it can be sent to the processes that decode.
+
+    With ``turn_pages`` the views of a page whose print says that it does not lie upright come once more, turned.
+    """
 
     task: Task
     tiling: Tiling
     budget: Budget
     lines_at_once: int | None = None
+    turn_pages: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,8 +62,22 @@ def views_of(pixels: NDArray[np.uint8], rule: ViewRule) -> Iterator[View]:
             else:
                 yield View(tile, cut_piece(pixels, tile, rule.budget), index)
         return
-    for index, tile in enumerate(planned(width, height, rule)):
+    tiles = planned(width, height, rule)
+    for index, tile in enumerate(tiles):
         yield View(tile, shown(cut(pixels, tile), rule.budget), index)
+    if rule.turn_pages and (turn := clear_turn(_print_of(pixels))):
+        page = np.rot90(pixels, -turn // 90)  # no copy: each view makes its own
+        height, width = page.shape[:2]
+        for index, tile in enumerate(planned(width, height, rule), len(tiles)):
+            box = unturned(Box(tile.x, tile.y, tile.x + tile.width, tile.y + tile.height), turn, width, height)
+            lying = replace(tile, x=box.left, y=box.top, width=box.width, height=box.height, turn=turn)
+            yield View(lying, shown(np.ascontiguousarray(cut(page, tile)), rule.budget), index)
+
+
+def _print_of(pixels: NDArray[np.uint8]) -> Mask:
+    """The mask of a page's ink, shrunk where the page is large."""
+    step = math.ceil(math.sqrt(pixels.shape[0] * pixels.shape[1] / LOOKED_AT_PIXELS))
+    return ink_of(pixels if step == 1 else np.asarray(Image.fromarray(pixels).reduce(step)))
 
 
 def is_cut(rule: ViewRule) -> bool:
@@ -84,6 +107,12 @@ def shown(pixels: NDArray[np.uint8], budget: Budget) -> NDArray[np.uint8]:
     """``pixels`` shrunk as the model would shrink them, so that less is carried; as they are where it would not."""
     size = shrunk_size(pixels.shape[1], pixels.shape[0], budget)
     return pixels if size is None else np.asarray(Image.fromarray(pixels).resize(size, Image.Resampling.BICUBIC))
+
+
+def halved(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """A picture of about half the pixels of this one (height, width, 3), a pixel each way at least."""
+    height, width = (max(1, round(side / math.sqrt(2))) for side in pixels.shape[:2])
+    return np.asarray(Image.fromarray(pixels).resize((width, height), Image.Resampling.BICUBIC))
 
 
 def shrunk_size(width: int, height: int, budget: Budget) -> tuple[int, int] | None:

@@ -7,6 +7,7 @@ on this host and no such process lives, or when it was on another host and has n
 
 from __future__ import annotations
 
+import asyncio
 import os
 import platform
 import re
@@ -14,11 +15,14 @@ import secrets
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 
-from zellige.data.files import read_json, usable, write_json
+from zellige.data.files import StoreUnusable, usable
+from zellige.data.folder import Folder, as_json, matching, read_json, write_json
 
 HEARTBEAT_S = 5.0
 SILENT_S = 60.0
@@ -62,7 +66,7 @@ def _start_of(pid: int) -> str | None:
 class Roster:
     """The workers of one run, and this process among them once it has joined."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Folder) -> None:
         self.folder = folder
         self._me: Worker | None = None
         self._named: tuple[int, str] = (0, "")
@@ -75,9 +79,8 @@ class Roster:
             if self._me is None or self._me.pid != os.getpid():
                 pid = os.getpid()
                 me = Worker(self.my_name, this_host(), pid, _start_of(pid) or "unknown")
-                path = self._path(me.name)
-                write_json(path, asdict(me))
-                heart = _Heart(path, me)
+                write_json(self.folder, _file(me.name), asdict(me))
+                heart = _Heart(self.folder, me)
                 threading.Thread(target=heart.beat, name="zellige-heartbeat", daemon=True).start()
                 self._me, self._leave = me, weakref.finalize(self, heart.stop)
             return self._me
@@ -104,38 +107,36 @@ class Roster:
 
     def workers(self) -> Iterator[tuple[Worker, bool]]:
         """Every worker that has a file, and whether it lives."""
-        now = self._now()
-        for path in sorted(self.folder.glob("worker-*.json")):
-            stored = read_json(path)
+        now = cache(self.now)
+        for name in matching(self.folder, "worker-*.json"):
+            stored = read_json(self.folder, name)
             if stored is not None:
                 worker = Worker(**stored)
                 yield worker, not self.is_gone(worker, now)
 
-    def is_gone(self, worker: Worker, now: float | None = None) -> bool:
+    def is_gone(self, worker: Worker, now: Callable[[], float] | None = None) -> bool:
         """Whether ``worker`` will never commit what it holds; see the rule at the top."""
         try:
-            heard = self._path(worker.name).stat().st_mtime
+            heard = self.folder.heard(_file(worker.name))
         except FileNotFoundError:
             return True
         if worker.host == this_host():
             return _start_of(worker.pid) != worker.start
-        return (self._now() if now is None else now) - heard > SILENT_S
+        return (now or self.now)() - heard > SILENT_S
 
     def forget(self, worker: Worker) -> None:
         """Remove the file of a worker that is gone."""
-        self._path(worker.name).unlink(missing_ok=True)
+        self.folder.remove(_file(worker.name))
 
-    def _path(self, name: str) -> Path:
-        return self.folder / f"worker-{name}.json"
-
-    def _now(self) -> float:
-        """The file system's time, which may not be this host's: that of our own heartbeat where we have one."""
+    def now(self) -> float:
+        """The time of the place that holds the files, which may not be this host's: that of our own heartbeat where we
+        have one.
+        """
         if self._me is None:
             return time.time()
-        path = self._path(self._me.name)
         try:
-            os.utime(path)
-            return path.stat().st_mtime
+            self.folder.touch(_file(self._me.name), as_json(asdict(self._me)))
+            return self.folder.heard(_file(self._me.name))
         except FileNotFoundError:
             return time.time()
 
@@ -143,28 +144,52 @@ class Roster:
 class _Heart:
     """Touches a worker's file until it is stopped, and then removes it. Knows nothing of the roster, which may go."""
 
-    def __init__(self, path: Path, me: Worker) -> None:
-        self._path, self._me = path, me
+    def __init__(self, folder: Folder, me: Worker) -> None:
+        self._folder, self._name, self._me = folder, _file(me.name), me
         self._stopped = threading.Event()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a roster may be collected in the heart's own thread
+        self._removed = False
 
     def beat(self) -> None:
         while not self._stopped.wait(HEARTBEAT_S):
             with self._lock:
                 if not self._stopped.is_set():
                     self._touch()
+        with self._lock, suppress(OSError, StoreUnusable):
+            self._remove()
 
     def stop(self) -> None:
-        if os.getpid() == self._me.pid:  # a forked child inherits this call and must not make it
-            with self._lock, usable(self._path, "remove"):
-                self._stopped.set()
-                self._path.unlink(missing_ok=True)
+        if os.getpid() != self._me.pid:  # a forked child inherits this call and must not make it
+            return
+        if _in_event_loop():  # the roster was collected in the thread that a request would wait for
+            self._stopped.set()
+            return
+        with self._lock, usable(self._folder.at(self._name), "remove"):
+            self._stopped.set()
+            self._remove()
+
+    def _remove(self) -> None:
+        if not self._removed:
+            self._folder.remove(self._name)
+            self._removed = True
 
     def _touch(self) -> None:
         try:
-            os.utime(self._path)
+            self._folder.touch(self._name, as_json(asdict(self._me)))
         except FileNotFoundError:  # we were silent for too long and taken for gone
-            if self._path.parent.exists():  # else the run was deleted
-                write_json(self._path, asdict(self._me))
-        except OSError:  # the store is away for a while: whoever commits next is told, and we go on trying
+            if self._folder.path.exists():  # else the run was deleted
+                write_json(self._folder, self._name, asdict(self._me))
+        except (OSError, StoreUnusable):  # it is away for a while: whoever commits next is told, and we go on trying
             return
+
+
+def _in_event_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _file(worker: str) -> str:
+    return f"worker-{worker}.json"

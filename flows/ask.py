@@ -31,17 +31,26 @@ def ask(
     column: str | None = None,
     keep: list[str] | None = None,
     workers: int | None = None,
+    runner: str | None = None,
+    runner_address: str | None = None,
+    loops: int | None = None,
     dedupe: bool = True,
     retry: list[str] | None = None,
     prompt: str | None = None,
     json_schema: str | None = None,
+    language: str | None = None,
+    second_tries: int | None = None,
     engine_limits: dict[str, float] | None = None,
+    new_only: bool = False,
+    reports: str | None = None,
 ) -> Any:
     """Ask ``questions``, or those of ``questions_file``, of the images of ``inputs`` (paths or ``file://`` addresses).
 
     The answers go into ``store``; the run's summary comes back.
     What is left out takes its default, or the run's own choice where ``resume`` names one. Rows that failed leave the
-    flow run Completed; a run that was stopped is Cancelled, one that could not go on Failed.
+    flow run Completed; a run that was stopped is Cancelled, one that could not go on Failed. ``new_only`` finishes what
+    earlier nights left, then asks about items that no run of the same recipe has answered; ``reports`` is a folder for
+    a page about each run.
     """
     return run_as_flow(
         Job(
@@ -67,10 +76,17 @@ def ask(
             column=column,
             keep=tuple(keep or ()),
             workers=workers,
+            runner=runner,
+            runner_address=runner_address,
+            loops=loops,
             dedupe=dedupe,
             retry=tuple(retry or ()),
             prompt=prompt,
             json_schema=json_schema,
+            language=language,
+            second_tries=second_tries,
             engine_limits=engine_limits or {},
-        )
+            new_only=new_only,
+        ),
+        reports,
     )

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from zellige.flows import cli_config, cli_engine, cli_flows, cli_runs
+from zellige.flows import cli_config, cli_deploy, cli_engine, cli_flows, cli_runs
 from zellige.flows.usage import JsonUsage
 
 app = typer.Typer(
@@ -17,7 +17,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for part in (cli_flows, cli_runs, cli_config, cli_engine):
+for part in (cli_flows, cli_runs, cli_deploy, cli_config, cli_engine):
     app.add_typer(part.app)
 
 

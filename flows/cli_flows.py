@@ -20,10 +20,13 @@ from zellige.flows.cli_options import (
     Inputs,
     Json,
     Keep,
+    Language,
     Limit,
     LogFile,
+    Loops,
     MaxTokens,
     Model,
+    New,
     NoDedupe,
     NoPrefect,
     Preset,
@@ -31,7 +34,10 @@ from zellige.flows.cli_options import (
     Raw,
     Resume,
     Retry,
+    Runner,
+    RunnerAddress,
     Schema,
+    SecondTries,
     Seed,
     ShardItems,
     Store,
@@ -58,6 +64,7 @@ def caption(
     dry_run: DryRun = False,
     resume: Resume = None,
     retry: Retry = None,
+    new: New = False,
     raw: Raw = False,
     max_tokens: MaxTokens = None,
     temperature: Temperature = None,
@@ -72,6 +79,9 @@ def caption(
     column: Column = None,
     keep: Keep = None,
     workers: Workers = None,
+    runner: Runner = None,
+    runner_address: RunnerAddress = None,
+    loops: Loops = None,
     no_dedupe: NoDedupe = False,
     no_prefect: NoPrefect = False,
     as_json: Json = False,
@@ -80,9 +90,11 @@ def caption(
     preset: Preset = None,
     config: Config = None,
     schema: Schema = None,
+    language: Language = None,
+    second_tries: SecondTries = None,
 ) -> None:
     """Caption every image."""
-    parameters = _parameters(locals()) | {"prompt": prompt, "json_schema": schema}
+    parameters = _parameters(locals()) | {"prompt": prompt, "json_schema": schema, "language": language}
     _start(
         "caption", parameters, dry_run=dry_run, prefect=not no_prefect, as_json=as_json, quiet=quiet, log_file=log_file
     )
@@ -113,6 +125,7 @@ def ask(
     dry_run: DryRun = False,
     resume: Resume = None,
     retry: Retry = None,
+    new: New = False,
     raw: Raw = False,
     max_tokens: MaxTokens = None,
     temperature: Temperature = None,
@@ -127,6 +140,9 @@ def ask(
     column: Column = None,
     keep: Keep = None,
     workers: Workers = None,
+    runner: Runner = None,
+    runner_address: RunnerAddress = None,
+    loops: Loops = None,
     no_dedupe: NoDedupe = False,
     no_prefect: NoPrefect = False,
     as_json: Json = False,
@@ -135,10 +151,12 @@ def ask(
     preset: Preset = None,
     config: Config = None,
     schema: Schema = None,
+    language: Language = None,
+    second_tries: SecondTries = None,
 ) -> None:
     """Ask questions about every image."""
     asked = {"questions": question or [], "questions_file": None if questions is None else _address(questions)}
-    parameters = _parameters(locals()) | asked | {"prompt": prompt, "json_schema": schema}
+    parameters = _parameters(locals()) | asked | {"prompt": prompt, "json_schema": schema, "language": language}
     _start("ask", parameters, dry_run=dry_run, prefect=not no_prefect, as_json=as_json, quiet=quiet, log_file=log_file)
 
 
@@ -154,6 +172,7 @@ def read(
     dry_run: DryRun = False,
     resume: Resume = None,
     retry: Retry = None,
+    new: New = False,
     raw: Raw = False,
     max_tokens: MaxTokens = None,
     temperature: Temperature = None,
@@ -168,6 +187,9 @@ def read(
     column: Column = None,
     keep: Keep = None,
     workers: Workers = None,
+    runner: Runner = None,
+    runner_address: RunnerAddress = None,
+    loops: Loops = None,
     no_dedupe: NoDedupe = False,
     no_prefect: NoPrefect = False,
     as_json: Json = False,
@@ -175,6 +197,7 @@ def read(
     log_file: LogFile = None,
     preset: Preset = None,
     config: Config = None,
+    second_tries: SecondTries = None,
 ) -> None:
     """Read all text of every image, in reading order."""
     parameters = _parameters(locals()) | {"prompt": prompt}
@@ -183,7 +206,10 @@ def read(
 
 def _parameters(given: dict[str, Any]) -> dict[str, Any]:
     """What every flow is started with, as small plain values: None for what was left out."""
-    plain = ("tile", "limit", "resume", "max_tokens", "temperature", "seed", "device", "dtype", "shard_items", "column")
+    plain = (
+        *("tile", "limit", "resume", "max_tokens", "temperature", "seed", "second_tries"),
+        *("device", "dtype", "shard_items", "column", "workers", "runner", "runner_address", "loops"),
+    )
     return {
         "inputs": given["inputs"] or [],
         "store": given["store"] and (given["store"] if "://" in given["store"] else _address(Path(given["store"]))),
@@ -194,10 +220,10 @@ def _parameters(given: dict[str, Any]) -> dict[str, Any]:
         "exclude": given["exclude"] or [],
         "keep": given["keep"] or [],
         "retry": given["retry"] or [],
-        "workers": given["workers"],
         "presets": given["preset"] or [],
         "config": given["config"],
         "dedupe": not given["no_dedupe"],
+        "new_only": given["new"],
         **{name: given[name] for name in plain},
     }
 

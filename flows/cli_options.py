@@ -10,18 +10,20 @@ import typer
 WHAT, HOW, WHERE, OF_WHAT, RUNNING = "What to do", "How to ask", "Where", "Of what", "How to run"
 
 
-def _store_path(text: str) -> Path:
-    """A path or a ``file://`` address, as the flows take it."""
+def _store_address(text: str) -> str:
+    """A path, a ``file://`` address or one of an object store, as the flows take it."""
     from zellige.tasks.recipe import local_path
 
-    return Path(local_path(text))
+    return local_path(text)
 
 
 Inputs = Annotated[
     list[str] | None,
     typer.Argument(metavar="INPUT", help="Images, folders, globs, archives, tables and lists; here or at s3://…"),
 ]
-Store = Annotated[str | None, typer.Option(metavar="DIR", help="Folder of runs and answers.", rich_help_panel=WHERE)]
+Store = Annotated[
+    str | None, typer.Option(metavar="DIR", help="Folder of runs and answers; here or at s3://…", rich_help_panel=WHERE)
+]
 Tile = Annotated[
     str | None,
     typer.Option(
@@ -40,6 +42,14 @@ Retry = Annotated[
     list[str] | None,
     typer.Option(
         metavar="KIND", help="With --resume: answer rows that failed so again; failed: all.", rich_help_panel=WHAT
+    ),
+]
+New = Annotated[
+    bool,
+    typer.Option(
+        "--new",
+        help="Finish earlier runs of this, then take only items that none of them has answered.",
+        rich_help_panel=WHAT,
     ),
 ]
 Raw = Annotated[
@@ -103,6 +113,26 @@ Workers = Annotated[
     int | None,
     typer.Option(min=1, max=1024, help="Processes that decode images. Default: one a CPU.", rich_help_panel=RUNNING),
 ]
+Runner = Annotated[
+    str | None,
+    typer.Option(
+        metavar="thread|dask|ray",
+        help="Where lease loops run: in this process, or on workers of Dask or Ray (extras dask and ray).",
+        rich_help_panel=RUNNING,
+    ),
+]
+RunnerAddress = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ADDRESS",
+        help="The cluster: tcp://HOST:8786 of Dask, HOST:6379 or ray://HOST:10001 of Ray. Default: its own, here.",
+        rich_help_panel=RUNNING,
+    ),
+]
+Loops = Annotated[
+    int | None,
+    typer.Option(min=1, max=200, help="Lease loops that share the run. Default: 1.", rich_help_panel=RUNNING),
+]
 NoDedupe = Annotated[
     bool, typer.Option("--no-dedupe", help="Ask about each copy of an image anew.", rich_help_panel=RUNNING)
 ]
@@ -126,8 +156,22 @@ Schema = Annotated[
     str | None,
     typer.Option(metavar="FILE", help="JSON schema that every answer has to meet.", rich_help_panel=HOW),
 ]
+Language = Annotated[
+    str | None,
+    typer.Option(metavar="CODE", help="Refuse answers in another language than this: en, de, …", rich_help_panel=HOW),
+]
+SecondTries = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        max=2,
+        help="Ask again so often at most where an answer is refused: sampled warmer, at half the pixels. Default: 2.",
+        rich_help_panel=HOW,
+    ),
+]
 LogFile = Annotated[Path | None, typer.Option(help="Write a log of the run here.", rich_help_panel=RUNNING)]
 RunStore = Annotated[
-    Path, typer.Option("--store", metavar="DIR", help="Folder of runs and answers.", parser=_store_path)
+    str,
+    typer.Option("--store", metavar="DIR", help="Folder of runs and answers; here or at s3://…", parser=_store_address),
 ]
 PlainJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]

@@ -13,10 +13,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from zellige.data.ledger import LedgerError, RecipeDiffers, RunExists, UnknownRun
+from zellige.data.ledger import LedgerError, RecipeDiffers, RunExists, Store, UnknownRun
 from zellige.data.schema import storable
 from zellige.data.sources import SourceError, open_source
-from zellige.data.uri import is_file_uri
 from zellige.flows.ephemeral import PrefectUnavailableError, prefect_server
 from zellige.flows.interrupt import stopping_on_interrupt
 from zellige.flows.output import put
@@ -63,6 +62,8 @@ def start(
         job = replace(job, inputs=tuple(parameters["inputs"]))
         if dry_run:
             return _show_forecast(job, as_json)
+        if not prefect and (job.runner or job.loops):
+            raise WrongUseError("--runner and --loops are Prefect's to carry out; leave --no-prefect out")
         with watched_by(watch), stopping_on_interrupt(watch), closing_engines():
             if not check(job):
                 done = record(job, job.resume or "")
@@ -81,9 +82,9 @@ def start(
 def _job(task: Flow, parameters: dict[str, Any], dry_run: bool) -> Job:
     store = parameters["store"]
     if not store and not dry_run:
-        raise WrongUseError("give --store DIR: the folder for the run and its answers")
-    if store and "://" in store and not is_file_uri(store):
-        raise WrongUseError(f"--store {store}: answers are written to a local folder; name one, and copy it afterwards")
+        raise WrongUseError("give --store DIR: the folder, or s3://bucket/prefix, for the run and its answers")
+    if store and store.startswith("memory://"):
+        raise WrongUseError(f"--store {store}: that is gone when the program ends; name a folder or s3://bucket/prefix")
     lists = {name: tuple(value) for name, value in parameters.items() if isinstance(value, list)}
     return Job(task=task, **(parameters | lists | {"store": parameters["store"] or ""}))
 
@@ -116,6 +117,8 @@ def _run_in_prefect(task: Flow, parameters: dict[str, Any], quiet: bool) -> dict
 def _show_forecast(job: Job, as_json: bool) -> int:
     if job.resume:
         raise WrongUseError("--dry-run looks at a new run; leave --resume out")
+    if job.new_only:
+        raise WrongUseError("--dry-run looks at all inputs; leave --new out")
     with closing_engines():
         found = asdict(forecast(job))
     if as_json:
@@ -166,6 +169,14 @@ def _stop_at_once(watch: Watch, task: str, store: str, as_json: bool) -> NoRetur
     logging.shutdown()
     sys.stdout.flush()
     os._exit(1)
+
+
+def existing(store: str) -> Store:
+    """The store of runs that were made; raises WrongUseError where there is no such folder."""
+    found = Store(store)
+    if not found.is_there:
+        raise WrongUseError(f"{store} is no folder; give the --store that runs were made with")
+    return found
 
 
 @contextmanager

@@ -4,28 +4,23 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
 from typing import Any
 
 from zellige.data.catalog import Catalog
-from zellige.data.ledger import Store
-from zellige.flows.commands import logging_to, reported
+from zellige.flows.commands import existing, logging_to, reported
 from zellige.flows.output import put
 from zellige.flows.show import many, readable, table
 from zellige.tasks.compare import JUDGED_S, Limits, compare
-from zellige.tasks.job import WrongUseError
 
 #: Like a run with failed rows: done, and not all is well.
 DRIFTED = 3
 
 
-def compare_runs(first: str, second: str, store: Path, limits: Limits, as_json: bool) -> int:
+def compare_runs(first: str, second: str, store: str, limits: Limits, as_json: bool) -> int:
     """Print how ``second`` differs from ``first``; DRIFTED where it is worse than ``limits`` allow."""
 
     def work() -> int:
-        if not store.is_dir():
-            raise WrongUseError(f"{store} is no folder; give the --store that runs were made with")
-        runs = Store(store)
+        runs = existing(store)
         report = compare(runs.open_run(first), runs.open_run(second), Catalog(store), limits)
         code = DRIFTED if report["drift"] else 0
         if as_json:

@@ -24,6 +24,7 @@ from zellige.flows.settings import (
 )
 from zellige.flows.show import table
 from zellige.tasks.job import DEFAULT_MAX_TOKENS, DEFAULT_PROMPTS, DEFAULT_SHARD_ITEMS, Flow, WrongUseError
+from zellige.tasks.second_tries import LADDER
 
 _FLOWS: tuple[Flow, ...] = ("caption", "ask", "read")
 
@@ -71,6 +72,7 @@ def _defaults(flow: Flow, found: Mapping[str, Setting]) -> dict[str, Setting]:
         "tile": "auto",
         "max_tokens": DEFAULT_MAX_TOKENS[flow],
         "temperature": 0.0,
+        "second_tries": len(LADDER),
         "engines": [],
         "device": device,
         "dtype": engine.get("dtype"),

@@ -9,9 +9,13 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
-#: Set where the user set nothing, before Prefect is imported. A loaded machine was seen to need 25 s for its server.
+#: Set where the user set nothing, before Prefect is imported. A loaded machine was seen to need 25 s for its server,
+#: whose database is made on the way, maybe on a slow disk; with an eighth of a CPU a flow took 100 s from start to end.
 DEFAULTS = {
-    "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
+    "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "300",
+    "PREFECT_SERVER_DATABASE_TIMEOUT": "60",
+    "PREFECT_SERVER_DATABASE_CONNECTION_TIMEOUT": "60",
+    "PREFECT_API_REQUEST_TIMEOUT": "300",
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "DO_NOT_TRACK": "1",
 }

@@ -26,7 +26,7 @@ def export(
     run_id: str,
     to: str,
     dest: Path | None,
-    store: Path,
+    store: str,
     *,
     beside: bool,
     overwrite: bool,
@@ -39,11 +39,12 @@ def export(
     """Write the export and say what was written; 0, 1, 2, or 3 where it lacks rows that are ok or not answered yet."""
     try:
         options = _options(to, dest, beside, overwrite, if_exists, prefix, suffix, shard_bytes)
-        if not store.is_dir():
+        runs = Store(store)
+        if not runs.is_there:
             raise _WrongUse(f"{store} is no folder; give the --store that runs were made with")
-        if dest is not None and Path(os.path.realpath(dest)).is_relative_to(os.path.realpath(store)):
+        if dest is not None and runs.is_local and Path(os.path.realpath(dest)).is_relative_to(os.path.realpath(store)):
             raise _WrongUse(f"{dest} lies in the store, whose files are the answers; name a place outside of it")
-        run = Store(store).open_run(run_id)
+        run = runs.open_run(run_id)
         done = export_run(run, to, dest, options)
     except (_WrongUse, UnknownRun, ExportError, LedgerError, SourceError) as error:
         code = 2 if isinstance(error, (_WrongUse, WrongPlace, UnknownRun)) else 1
@@ -52,7 +53,7 @@ def export(
             put(json.dumps({"run_id": run_id, "to": to, "error": str(error), "exit_code": code}), sys.stdout)
         return code
     code = 3 if done.problems or done.items_without_rows else 0
-    step = resume_command(run.recipe.task, run_id, str(store.absolute())) if done.items_without_rows else None
+    step = resume_command(run.recipe.task, run_id, run.store) if done.items_without_rows else None
     lines = _lines(run_id, done)
     if step:
         lines.append(f"  not answered yet: {done.items_without_rows:,} items; finish the run and export again: {step}")

@@ -30,14 +30,22 @@ def read(
     column: str | None = None,
     keep: list[str] | None = None,
     workers: int | None = None,
+    runner: str | None = None,
+    runner_address: str | None = None,
+    loops: int | None = None,
     dedupe: bool = True,
     retry: list[str] | None = None,
+    second_tries: int | None = None,
     engine_limits: dict[str, float] | None = None,
+    new_only: bool = False,
+    reports: str | None = None,
 ) -> Any:
     """Read the images of ``inputs`` (paths or ``file://`` addresses) into ``store``; the run's summary.
 
     What is left out takes its default, or the run's own choice where ``resume`` names one. Rows that failed leave the
-    flow run Completed; a run that was stopped is Cancelled, one that could not go on Failed.
+    flow run Completed; a run that was stopped is Cancelled, one that could not go on Failed. ``new_only`` finishes what
+    earlier nights left, then asks about items that no run of the same recipe has answered; ``reports`` is a folder for
+    a page about each run.
     """
     return run_as_flow(
         Job(
@@ -62,8 +70,14 @@ def read(
             column=column,
             keep=tuple(keep or ()),
             workers=workers,
+            runner=runner,
+            runner_address=runner_address,
+            loops=loops,
             dedupe=dedupe,
             retry=tuple(retry or ()),
+            second_tries=second_tries,
             engine_limits=engine_limits or {},
-        )
+            new_only=new_only,
+        ),
+        reports,
     )

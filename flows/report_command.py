@@ -6,22 +6,22 @@ import json
 import sys
 from pathlib import Path
 
-from zellige.data.ledger import Run, Store
-from zellige.flows.commands import logging_to, reported, say
+from zellige.data.ledger import Run
+from zellige.flows.commands import existing, logging_to, reported, say
 from zellige.flows.output import put
 from zellige.tasks.job import WrongUseError
 from zellige.tasks.report import write_report
 
 
-def report(run_id: str, store: Path, out: Path | None, as_json: bool) -> int:
+def report(run_id: str, store: str, out: Path | None, as_json: bool) -> int:
     """Write the page and say where it is."""
 
     def work() -> int:
-        run = planned_run(run_id, store)
+        run, runs = planned_run(run_id, store), existing(store)
         dest = (Path(f"report-{run_id}.html") if out is None else out).absolute()
-        if dest.resolve().is_relative_to(store.resolve()):
+        if runs.is_local and dest.resolve().is_relative_to(runs.root.resolve()):
             raise WrongUseError(f"{dest} lies in the store, whose files are the answers; name a place outside of it")
-        done = write_report(run, store, dest)
+        done = write_report(run, dest)
         more = f" of {done['rows_in_all']:,}" if done["rows"] < done["rows_in_all"] else ""
         say(
             f"report of {run_id}: {done['rows']:,}{more} rows, {done['pictures']:,} pictures, "
@@ -37,11 +37,9 @@ def report(run_id: str, store: Path, out: Path | None, as_json: bool) -> int:
         return reported(work, as_json)
 
 
-def planned_run(run_id: str, store: Path) -> Run:
+def planned_run(run_id: str, store: str) -> Run:
     """The run, whose items are known; raises WrongUseError, and UnknownRun as the store does."""
-    if not store.is_dir():
-        raise WrongUseError(f"{store} is no folder; give the --store that runs were made with")
-    run = Store(store).open_run(run_id)
+    run = existing(store).open_run(run_id)
     if not run.planned:
         raise WrongUseError(f"run {run_id} has no items yet; resume it first")
     return run

@@ -8,7 +8,6 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from zellige.data.catalog import Catalog
@@ -20,16 +19,16 @@ from zellige.tasks.job import WrongUseError
 from zellige.tasks.review import ReviewDesk
 
 
-def review(run_id: str, store: Path, port: int, reviewer: str | None) -> int:
+def review(run_id: str, store: str, port: int, reviewer: str | None) -> int:
     """Serve the page until SIGINT or SIGTERM; then the store's index knows what was said."""
 
     def work() -> int:
         run = planned_run(run_id, store)
-        with ReviewDesk(run, store, reviewer or _user()) as desk, _opened(desk, port) as server:
+        with ReviewDesk(run, reviewer or _user()) as desk, _opened(desk, port) as server:
             put(f"reviewing {run_id} at {server.address} (Ctrl-C ends it)", sys.stderr)
             _until_told()
         Catalog(store).record(run)
-        put(f"what was said is in {run.path / 'reviews'}, and in what zellige export writes", sys.stderr)
+        put(f"what was said is in {run.folder / 'reviews'}, and in what zellige export writes", sys.stderr)
         return 0
 
     with logging_to(None):

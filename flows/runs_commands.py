@@ -6,12 +6,11 @@ import json
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from zellige.data.catalog import Catalog
 from zellige.data.ledger import Run, Store
-from zellige.flows.commands import logging_to, reported, say
+from zellige.flows.commands import existing, logging_to, reported, say
 from zellige.flows.output import put
 from zellige.flows.progress import duration
 from zellige.flows.show import failure_lines, readable, resume_command, summary_lines, table
@@ -25,11 +24,11 @@ WATCH_EVERY_S = 2.0
 _UP_AND_CLEAR = "\x1b[A\x1b[2K"
 
 
-def list_runs(store: Path, as_json: bool) -> int:
+def list_runs(store: str, as_json: bool) -> int:
     """Print the runs of a store, oldest first."""
 
     def work() -> int:
-        opened, damaged = Store(_existing(store)).open_all()
+        opened, damaged = _existing(store).open_all()
         runs = Catalog(store).runs(opened)
         if as_json:
             put(json.dumps(runs, default=str), sys.stdout)
@@ -45,13 +44,13 @@ def list_runs(store: Path, as_json: bool) -> int:
     return _told(work, as_json)
 
 
-def show_run(run_id: str, store: Path, as_json: bool) -> int:
+def show_run(run_id: str, store: str, as_json: bool) -> int:
     """Print one run as its files say it stands; the exit code of the command, not of the run."""
 
     def work() -> int:
-        run, catalog = Store(_existing(store)).open_run(run_id), Catalog(store)
-        shown = summary(run, catalog)
-        failures = catalog.query(
+        run = _existing(store).open_run(run_id)
+        shown = summary(run)
+        failures = Catalog(store).query(
             "SELECT uri, member, page, question_id, error_kind, error, answer FROM answers "
             "WHERE run_id = ? AND status = 'failed' ORDER BY uri, member, page, question_id LIMIT ?",
             [run.run_id, FAILURES_SHOWN],
@@ -74,14 +73,14 @@ def show_run(run_id: str, store: Path, as_json: bool) -> int:
     return _told(work, as_json)
 
 
-def run_status(run_id: str, store: Path, watch: bool, as_json: bool) -> int:
+def run_status(run_id: str, store: str, watch: bool, as_json: bool) -> int:
     """Print how far a run is, from its files alone, while others write them; with ``watch`` until it ends.
 
     While it is watched there is one JSON object a line and a look; on a terminal the words are written over.
     """
 
     def work() -> int:
-        run = Store(_existing(store)).open_run(run_id)
+        run = _existing(store).open_run(run_id)
         status, written = run_standing(run), 0
         while True:
             text = json.dumps(status) if as_json else "\n".join(_status_lines(run, status))
@@ -120,11 +119,11 @@ def run_standing(run: Run) -> dict[str, Any]:
     }
 
 
-def delete_run(run_id: str, store: Path, yes: bool, as_json: bool) -> int:
+def delete_run(run_id: str, store: str, yes: bool, as_json: bool) -> int:
     """Remove a run for good, asked for once more on a terminal."""
 
     def work() -> int:
-        runs = Store(_existing(store))
+        runs = _existing(store)
         if not yes:
             progress = runs.open_run(run_id).progress()
             if not sys.stdin.isatty() or as_json:
@@ -146,11 +145,11 @@ def delete_run(run_id: str, store: Path, yes: bool, as_json: bool) -> int:
     return _told(work, as_json)
 
 
-def rebuild_index(store: Path, as_json: bool) -> int:
+def rebuild_index(store: str, as_json: bool) -> int:
     """Make the index anew from the files, and say what it holds."""
 
     def work() -> int:
-        opened, damaged = Store(_existing(store)).open_all()
+        opened, damaged = _existing(store).open_all()
         catalog = Catalog(store)
         if not _indexable(store):
             raise WrongUseError(
@@ -171,7 +170,7 @@ def rebuild_index(store: Path, as_json: bool) -> int:
     return _told(work, as_json)
 
 
-def _indexable(store: Path) -> bool:
+def _indexable(store: str) -> bool:
     return "?" not in str(Catalog(store).path)
 
 
@@ -185,11 +184,11 @@ def _next(run: Run, state: str) -> str | None:
     """The command that goes on with a run that nobody works on and that is not done."""
     if state in ("finished", "running"):
         return None
-    return resume_command(run.recipe.task, run.run_id, str(run.path.parent.parent))
+    return resume_command(run.recipe.task, run.run_id, run.store)
 
 
 def _retry(run: Run) -> str:
-    return resume_command(run.recipe.task, run.run_id, str(run.path.parent.parent)) + " --retry failed"
+    return resume_command(run.recipe.task, run.run_id, run.store) + " --retry failed"
 
 
 def _told(work: Callable[[], int], as_json: bool) -> int:
@@ -197,8 +196,7 @@ def _told(work: Callable[[], int], as_json: bool) -> int:
         return reported(work, as_json)
 
 
-def _existing(store: Path) -> Path:
-    if not store.is_dir():
-        raise WrongUseError(f"{store} is no folder; give the --store that runs were made with")
-    Store(store).sweep()
-    return store
+def _existing(store: str) -> Store:
+    found = existing(store)
+    found.sweep()
+    return found

@@ -26,7 +26,7 @@ ABOUT, FLOW = "about", "flow"
 #: How like a variable of a setting another one has to be, to be taken for that one mistyped.
 NEAR = 0.92
 
-Kind = Literal["text", "whole number", "number", "texts", "path", "schema"]
+Kind = Literal["text", "whole number", "number", "true or false", "texts", "path", "schema"]
 #: Every setting but the engine's limits: its kind, and whether it decides answers (a resumed run keeps its own).
 KEYS: Mapping[str, tuple[Kind, bool]] = {
     "prompt": ("text", True),
@@ -35,13 +35,21 @@ KEYS: Mapping[str, tuple[Kind, bool]] = {
     "temperature": ("number", True),
     "seed": ("whole number", True),
     "json_schema": ("schema", True),
+    "language": ("text", True),
+    "second_tries": ("whole number", True),
     "model": ("path", False),
     "engines": ("texts", False),
     "device": ("text", False),
     "dtype": ("text", False),
     "shard_items": ("whole number", False),
     "workers": ("whole number", False),
+    "runner": ("text", False),
+    "runner_address": ("text", False),
+    "loops": ("whole number", False),
 }
+
+#: Settings that ``read`` has not, and why.
+NOT_FOR_READ = {"json_schema": "joins text", "language": "gives what is printed in whatever language"}
 
 
 class SettingError(WrongUseError):
@@ -106,8 +114,8 @@ def settle(flow: str, parameters: dict[str, Any]) -> None:
     names, file = parameters.pop("presets", []), parameters.pop("config", None)
     flags = {key: parameters.get(key) for key in KEYS}
     found = resolve(flags, names, file, os.environ, flow=flow, resumed=parameters.get("resume") is not None)
-    if flow == "read" and "json_schema" in found:
-        raise SettingError(f"json_schema ({found['json_schema'].source}) does not go with read, which joins text")
+    if flow == "read" and (key := next((key for key in NOT_FOR_READ if key in found), None)):
+        raise SettingError(f"{key} ({found[key].source}) does not go with read, which {NOT_FOR_READ[key]}")
     parameters |= {key: setting.value for key, setting in found.items() if key in KEYS}
     parameters["engine_limits"] = limits_in(found)
 
@@ -198,7 +206,9 @@ def _from_text(key: str, text: str) -> Any:
             return int(text)
         if kind == "number":
             return int(text) if text.isdecimal() else float(text)
-    except ValueError:
+        if kind == "true or false":
+            return {"true": True, "1": True, "false": False, "0": False}[text.strip().lower()]
+    except (ValueError, KeyError):
         return text  # told below, with what to give instead
     return [part.strip() for part in text.split(",") if part.strip()] if kind == "texts" else text
 
@@ -222,6 +232,8 @@ def _nearest(key: str, keys: Iterable[str]) -> str:
 def _kind(key: str) -> Kind:
     if key in KEYS:
         return KEYS[key][0]
+    if key == f"{ENGINE}.child":
+        return "true or false"
     return "number" if key.endswith("_fraction") else "whole number"
 
 
@@ -233,6 +245,8 @@ def _checked(key: str, value: Any, where: str, folder: Path | None) -> Any:
         good = number and isinstance(value, int)
     elif kind == "number":
         good = number
+    elif kind == "true or false":
+        good = isinstance(value, bool)
     elif kind == "texts":
         good = isinstance(value, list) and all(isinstance(one, str) for one in value)
     else:
@@ -240,7 +254,7 @@ def _checked(key: str, value: Any, where: str, folder: Path | None) -> Any:
             value = str(value)
         good = isinstance(value, str)
     if not good:
-        wanted = {"text": "a text", "texts": "a list of texts", "path": "a path", "schema": "a JSON schema"}
+        wanted = {"texts": "a list of texts", "schema": "a JSON schema", "true or false": "true or false"}
         raise SettingError(f"{where}{key} is {value!r}; give {wanted.get(kind, f'a {kind}')}")
     if kind == "path":
         return str(((folder or Path()) / Path(value).expanduser()).absolute())

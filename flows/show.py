@@ -17,6 +17,14 @@ def many(count: int, what: str) -> str:
 
 def summary_lines(summary: dict[str, Any]) -> list[str]:
     """A run's counts, throughput and seconds by stage, and where its rows are."""
+    first = [
+        f"  finished first: run {run_id}, {many(failed, 'failed row')}"
+        for run_id, failed in summary.get("finished_first", {}).items()
+        if run_id != summary["run_id"]
+    ]
+    if summary["run_id"] is None:
+        shown = ", ".join(map(readable, summary["inputs"][:3])) + ("" if len(summary["inputs"]) <= 3 else " …")
+        return [f"{summary['flow']} · nothing new in {shown}"]
     t = summary["throughput"]
     kinds = ", ".join(f"{n} {kind}" for kind, n in summary["errors"].items())
     counts = f"{summary['ok']} ok, {summary['failed']} failed{f' ({kinds})' if kinds else ''}"
@@ -48,7 +56,7 @@ def summary_lines(summary: dict[str, Any]) -> list[str]:
     elif summary.get("index_error"):
         rebuild = f"zellige runs rebuild --store {shlex.quote(summary['store'])}"
         lines.append(f"  the index lacks this run ({summary['index_error']}); {rebuild} makes it anew, nothing is lost")
-    return [*lines, f"  rows: {summary['parts']}", *_kernel_lines(summary)]
+    return [*lines, *first, f"  rows: {summary['parts']}", *_kernel_lines(summary)]
 
 
 def _by_workers(throughput: dict[str, Any]) -> str:
@@ -65,7 +73,8 @@ def _kernel_lines(summary: dict[str, Any]) -> list[str]:
     objections = [
         f"  {row['operator']} on {row['device']} {row['verdict']}: {row['launch_errors']} launch errors, "
         f"{row['nonfinite']} values not finite, {row['guard_hits']} bytes beside outputs, "
-        f"{row['repeat_mismatches']} not repeated, error {row['max_rel_l2']} at a tolerance of {row['tolerance']}"
+        f"{row['repeat_mismatches']} not repeated, "
+        + (f"error {row['max_rel_l2']} at a tolerance of {row['tolerance']}" if row["checked"] else "nothing compared")
         for row in rows
         if row["verdict"] in ("suspect", "failed")
     ]

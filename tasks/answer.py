@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from dataclasses import dataclass, field, replace
 
@@ -14,10 +15,12 @@ from zellige.engine.api import (
     EngineUnavailable,
     NonFiniteLogits,
     Request,
+    RequestFatal,
     RequestRejected,
     Usage,
 )
-from zellige.tasks.validate import SECOND_TRIES, refusal, second_try
+from zellige.tasks.second_tries import LADDER, worth
+from zellige.tasks.validate import Validator
 from zellige.tasks.watch import Tally
 
 #: Requests at the engine at once: enough to fill its batches, few enough that little is lost when it dies.
@@ -39,7 +42,8 @@ class EngineDownError(Exception):
 class Outcome:
     """What became of one question about one view: a kept ``answer``, or a kind and the ``answer`` it was refused for.
 
-    ``usage`` and ``engine_s`` are summed over all ``attempts``.
+    ``usage`` and ``engine_s`` are summed over all ``attempts``. ``rung`` says how it was asked where this is not the
+    answer to the first try.
     """
 
     answer: Answer | None
@@ -48,6 +52,7 @@ class Outcome:
     usage: Usage = field(default_factory=Usage)
     engine_s: float = 0.0
     attempts: int = 1
+    rung: str | None = None
 
     @property
     def ok(self) -> bool:
@@ -55,33 +60,41 @@ class Outcome:
 
 
 class Asker:
-    """Sends requests to one engine, at most ``in_flight`` at once, in the order they came."""
+    """Sends requests to one engine, at most ``in_flight`` at once, in the order they came.
+
+    What ``validator`` refuses is asked again by the first ``second_tries`` rungs of the ladder.
+    """
 
     def __init__(
-        self, engine: Engine, tally: Tally, *, raw: bool = False, may_be_empty: bool = False, in_flight: int = IN_FLIGHT
+        self,
+        engine: Engine,
+        tally: Tally,
+        validator: Validator,
+        *,
+        second_tries: int = len(LADDER),
+        in_flight: int = IN_FLIGHT,
     ) -> None:
         self._engine = engine
-        self._may_be_empty = may_be_empty
         self._tally = tally
-        self._raw = raw
+        self._validator = validator
+        self._rungs = LADDER[:second_tries]
         self._places = asyncio.Semaphore(in_flight)
         self._failures_in_a_row = 0
 
     async def ask(self, request: Request) -> Outcome:
-        """Ask until there is a good answer or the tries are used up; raises EngineDownError."""
-        usage, engine_s, attempts = Usage(), 0.0, 0
-        outcome = Outcome(None)
-        for refused in range(1 + SECOND_TRIES):
-            if refused:
-                self._tally.second_tries += 1
-                request = replace(request, sampling=second_try(request.sampling, refused))
-            outcome = await self._send(request)
-            usage, engine_s = _plus(usage, outcome.usage), engine_s + outcome.engine_s
-            attempts += outcome.attempts
+        """Ask until there is a good answer or the tries are used up, and keep the best; raises EngineDownError."""
+        outcomes = [await self._send(request)]
+        for rung in self._rungs:
+            last = outcomes[-1]
             # Only a refused answer is worth a second try: what the engine rejected or could not do stays so.
-            if self._raw or outcome.ok or outcome.answer is None or outcome.error_kind is ErrorKind.NONFINITE:
+            if last.ok or last.answer is None or last.error_kind is ErrorKind.NONFINITE:
                 break
-        return replace(outcome, usage=usage, engine_s=engine_s, attempts=attempts)
+            self._tally.second_tries += 1
+            outcomes.append(replace(await self._send(rung.of(request)), rung=rung.told))
+        best = max(outcomes, key=lambda outcome: worth(outcome.answer, outcome.error_kind))
+        usage = functools.reduce(_plus, [outcome.usage for outcome in outcomes])
+        engine_s, attempts = sum(o.engine_s for o in outcomes), sum(o.attempts for o in outcomes)
+        return replace(best, usage=usage, engine_s=engine_s, attempts=attempts)
 
     async def _send(self, request: Request) -> Outcome:
         """One answer from the engine, sent again after EngineError; raises EngineDownError only."""
@@ -92,6 +105,8 @@ class Asker:
                 return Outcome(None, ErrorKind.ENGINE_REJECTED, str(e), attempts=attempt)
             except NonFiniteLogits as e:
                 return Outcome(None, ErrorKind.NONFINITE, str(e), attempts=attempt)
+            except RequestFatal as e:
+                return Outcome(None, ErrorKind.ENGINE_FAILED, str(e), attempts=attempt)
             except EngineUnavailable as e:
                 # Its client has sent it again as often as may be: retries on top of those would multiply.
                 log.warning("the engine failed: %s", e)
@@ -106,7 +121,7 @@ class Asker:
                 failure = f"{type(e).__name__}: {e}"
             else:
                 self._failures_in_a_row = 0
-                return self._judged(request, answer, attempt)
+                return self._judged(answer, attempt)
             if attempt < ENGINE_TRIES:
                 self._tally.retries += 1
                 await asyncio.sleep(FIRST_PAUSE_S * 2 ** (attempt - 1))
@@ -126,12 +141,11 @@ class Asker:
             raise EngineError("the engine ended the answer with an error")
         return answer
 
-    def _judged(self, request: Request, answer: Answer, attempt: int) -> Outcome:
+    def _judged(self, answer: Answer, attempt: int) -> Outcome:
         self._tally.image_tokens += answer.usage.image_tokens
         self._tally.prompt_tokens += answer.usage.prompt_tokens
         self._tally.completion_tokens += answer.usage.completion_tokens
-        as_json = request.grammar is not None and request.grammar.kind == "json_schema"
-        kind, error = refusal(answer, self._raw, self._may_be_empty, as_json) or (None, None)
+        kind, error = self._validator.refusal(answer) or (None, None)
         return Outcome(answer, kind, error, answer.usage, answer.engine_s, attempt)
 
 

@@ -60,7 +60,7 @@ class Limits:
 
 def compare(first: Run, second: Run, catalog: Catalog, limits: Limits) -> dict[str, Any]:
     """Counts, agreement, kernels and throughput of both in plain values; ``drift``: what is too far off, in words."""
-    a, b = summary(first, catalog), summary(second, catalog)
+    a, b = summary(first), summary(second)
     ids = [first.run_id, second.run_id]
     (answers,) = catalog.query(_COUNTS, ids)
     answers |= {

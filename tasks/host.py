@@ -65,7 +65,9 @@ class EngineHost:
 
 
 _hosts: dict[EngineSpec, EngineHost] = {}
-_hosts_lock = threading.Lock()
+_hosts_lock = threading.RLock()
+#: How many contexts of ``closing_engines`` this process is inside.
+_users = 0
 
 
 def engine_host(spec: EngineSpec) -> EngineHost:
@@ -91,8 +93,14 @@ def close_engines() -> None:
 
 @contextmanager
 def closing_engines() -> Iterator[None]:
-    """At the end of the context, whatever came of it, no engine of this process is open."""
+    """When the last such context of this process ends, whatever came of it, no engine is open: loops may share one."""
+    global _users
+    with _hosts_lock:
+        _users += 1
     try:
         yield
     finally:
-        close_engines()
+        with _hosts_lock:
+            _users -= 1
+            if not _users:
+                close_engines()

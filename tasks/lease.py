@@ -22,7 +22,7 @@ from zellige.tasks.environment import ENVIRONMENT_EVENT, environment
 from zellige.tasks.host import EngineHost
 from zellige.tasks.job import Job
 from zellige.tasks.plan import engine_of, open_store, timed_host
-from zellige.tasks.recipe import grammar_of, stored_sampling
+from zellige.tasks.recipe import grammar_of, second_tries_of, stored_sampling, validator_of
 from zellige.tasks.shard import ShardWork
 from zellige.tasks.timeline import Timeline
 from zellige.tasks.watch import Tally, Watch, current_watch
@@ -59,7 +59,7 @@ def _work(run: Run, host: EngineHost, watch: Watch, pool: DecodePool, answers: A
         with timeline:
             _answer_shards(run, host, watch, pool, answers, timeline)
     except BaseException as e:
-        interrupted = isinstance(e, KeyboardInterrupt)
+        interrupted = not isinstance(e, Exception)  # Ctrl-C, or Prefect's word for a flow run that is cancelled
         with suppress(LedgerError):  # a store that is gone or full is often the error itself, which then says more
             run.finish("interrupted" if interrupted else "failed", None if interrupted else f"{type(e).__name__}: {e}")
         raise
@@ -104,14 +104,16 @@ def shard_work(
 ) -> Iterator[ShardWork]:
     """What answers the items of ``source`` by ``recipe``, while inside."""
     lines = recipe.preprocessing.get("lines_at_once")
-    rule = ViewRule(recipe.task, recipe.tiling, host.identity().vision, lines_at_once=lines)
+    tries = second_tries_of(recipe)
+    turn_pages = recipe.task == "ask" and recipe.tiling != "off" and tries > 0
+    rule = ViewRule(recipe.task, recipe.tiling, host.identity().vision, lines_at_once=lines, turn_pages=turn_pages)
     with ThreadPoolExecutor(READ_THREADS, thread_name_prefix="zellige-read") as readers:
         yield ShardWork(
             run_id=run_id,
             recipe=recipe,
             sampling=stored_sampling(recipe),
             decoder=Decoder(source, rule, pool, readers),
-            asker=Asker(host.engine, watch.tally, raw=recipe.raw, may_be_empty=recipe.task == "read"),
+            asker=Asker(host.engine, watch.tally, validator_of(recipe), second_tries=tries),
             watch=watch,
             answers=answers,
             grammar=grammar_of(recipe),

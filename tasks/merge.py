@@ -56,8 +56,14 @@ def merge_captions(tiles: Sequence[Tile], outcomes: Sequence[Outcome], summary: 
     if summary.answer is None or not summary.ok:
         lost = f"the tiles' captions were not summarised: {summary.error_kind}: {summary.error}"
         return replace(merged, error="; ".join(filter(None, (merged.error, lost))))
-    answer = summary.answer
-    return replace(merged, answer=answer.text, finish_reason=answer.finish_reason, mean_logprob=answer.mean_logprob)
+    answer, rung = summary.answer, summary.rung and f"the summary was {summary.rung}"
+    return replace(
+        merged,
+        answer=answer.text,
+        finish_reason=answer.finish_reason,
+        mean_logprob=answer.mean_logprob,
+        error="; ".join(filter(None, (merged.error, rung))) or None,
+    )
 
 
 def overview_of(tiles: Sequence[Tile], outcomes: Sequence[Outcome]) -> int | None:
@@ -96,12 +102,7 @@ def merge_reading(tiles: Sequence[Tile], outcomes: Sequence[Outcome]) -> Merged:
     A page that was read turned says so in a warning. Of one that was read in several ways, because its print did not
     tell which way it is up, the surest reading is taken and the others are paid for only.
     """
-    ways = [
-        ([tile for tile, _ in pairs], [outcome for _, outcome in pairs])
-        for turn in dict.fromkeys(tile.turn for tile in tiles)
-        if (pairs := [pair for pair in zip(tiles, outcomes, strict=True) if pair[0].turn == turn])
-    ]
-    read, said = max(ways, key=lambda way: _legible(way[1]))
+    read, said = max(_by_turn(tiles, outcomes), key=lambda way: _legible(way[1]))
     merged = _merged_reading(read, said)
     turn = read[0].turn
     told = f"the page was read turned by {turn} degrees clockwise" if turn else None
@@ -112,6 +113,15 @@ def merge_reading(tiles: Sequence[Tile], outcomes: Sequence[Outcome]) -> Merged:
         attempts=max(o.attempts for o in outcomes),
         error="; ".join(filter(None, (merged.error, told))) or None,
     )
+
+
+def _by_turn(tiles: Sequence[Tile], outcomes: Sequence[Outcome]) -> list[tuple[list[Tile], list[Outcome]]]:
+    """The views of each way in which a page was shown, in the order of the ways."""
+    return [
+        ([tile for tile, _ in pairs], [outcome for _, outcome in pairs])
+        for turn in dict.fromkeys(tile.turn for tile in tiles)
+        if (pairs := [pair for pair in zip(tiles, outcomes, strict=True) if pair[0].turn == turn])
+    ]
 
 
 def _legible(outcomes: Sequence[Outcome]) -> tuple[bool, bool, float]:
@@ -136,8 +146,28 @@ def merge_answers(tiles: Sequence[Tile], outcomes: Sequence[Outcome]) -> Merged:
 
     A tile that abstains says nothing of what other tiles show. A view that failed is a warning where another one
     answered. Where all others abstain, what was asked may be on the view that failed: the row fails rather than say
-    that it is not shown.
+    that it is not shown. Of a page that was shown as it lies and turned, the surer answer counts; where neither way
+    answers, or the engine does not say how sure it is, the turned one does. ``attempts`` are those of both ways.
     """
+    ways = [(read[0].turn, _elected(read, said)) for read, said in _by_turn(tiles, outcomes)]
+    turn, merged = max(reversed(ways), key=lambda way: _sureness(way[1]))
+    told = f"the page was asked about turned by {turn} degrees clockwise" if turn else None
+    return replace(
+        merged,
+        usage=_sum([way.usage for _, way in ways]),
+        engine_s=sum(way.engine_s for _, way in ways),
+        attempts=sum(way.attempts for _, way in ways),
+        error="; ".join(filter(None, (merged.error, told))) or None,
+    )
+
+
+def _sureness(merged: Merged) -> tuple[bool, float]:
+    """Sorts the ways in which a page was asked about, the best last: those with an answer, by how sure it is."""
+    answers = merged.error_kind is None and not abstains(merged.answer or "")
+    return answers, merged.mean_logprob if answers and merged.mean_logprob is not None else -math.inf
+
+
+def _elected(tiles: Sequence[Tile], outcomes: Sequence[Outcome]) -> Merged:
     order = sorted(range(len(tiles)), key=lambda i: (not tiles[i].overview, tiles[i].y, tiles[i].x))
     broken = [i for i in order if not outcomes[i].ok]
     answering = [i for i in order if outcomes[i].ok and not abstains(_text(outcomes[i]))]
@@ -164,7 +194,7 @@ def confidence(outcome: Outcome) -> float | None:
 def _merged(tiles: Sequence[Tile], outcomes: Sequence[Outcome], chosen: int, failed: int | None) -> Merged:
     outcome = outcomes[chosen]
     if failed is None:
-        kind, error = None, _warning(outcomes)
+        kind, error = None, "; ".join(filter(None, (_warning(outcomes), _asked_again(outcomes)))) or None
     else:
         kind, error = outcomes[failed].error_kind, outcomes[failed].error
         if len(outcomes) > 1:
@@ -202,6 +232,15 @@ def _warning(outcomes: Sequence[Outcome]) -> str | None:
     kinds = sorted({o.error_kind.value for o in outcomes if o.error_kind is not None})
     broken = sum(not o.ok for o in outcomes)
     return f"{broken} of {len(outcomes)} views not answered: {', '.join(kinds)}" if broken else None
+
+
+def _asked_again(outcomes: Sequence[Outcome]) -> str | None:
+    """How good answers were asked for that are not those to the first try."""
+    rungs = [o.rung for o in outcomes if o.ok and o.rung is not None]
+    if not rungs:
+        return None
+    views = f"{len(rungs)} of {len(outcomes)} views were asked" if len(outcomes) > 1 else "asked"
+    return f"{views} again, {' or '.join(dict.fromkeys(rungs))}"
 
 
 def _tile_answer(tile: Tile, outcome: Outcome) -> TileAnswer:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import replace
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 
+from zellige.data.answered import Answered
 from zellige.data.ledger import RecipeDiffers, Run, Store
-from zellige.data.schema import ErrorKind, Recipe
+from zellige.data.schema import ErrorKind, Item, Recipe
 from zellige.data.sources import Source, open_source
 from zellige.data.sources.missing import nothing_named
 from zellige.engine.connect import EngineSpec
@@ -30,6 +32,8 @@ from zellige.tasks.watch import current_watch
 ENGINE_EVENT = "engine"
 #: The event that counts, by reason, what the walk passed by.
 IGNORED_EVENT = "ignored"
+#: The event of a run that asks only about what was new when it was planned.
+NEW_EVENT = "new_only"
 
 
 def open_store(job: Job) -> Store:
@@ -37,14 +41,38 @@ def open_store(job: Job) -> Store:
     return Store(local_path(job.store))
 
 
-def plan(job: Job) -> str:
+def plan(job: Job) -> str | None:
     """The name of the run to work on: a new one with its items listed, or the one to resume, checked to be the same.
 
-    Raises WrongUseError, RecipeDiffers, or what the ledger and the engine raise. A finished run opens no engine.
+    None where only new items were wanted and there are none: no run is made of them. Raises WrongUseError,
+    RecipeDiffers, or what the ledger and the engine raise. A finished run opens no engine.
     """
+    if job.run_id is not None and not job.resume and job.run_id in open_store(job).run_ids():
+        job = resuming(job, job.run_id)  # the same flow run, tried again
     run = resume_run(job) if job.resume else new_run(job)
+    if run is None:
+        return None
     run.close()
     return run.run_id
+
+
+def resuming(job: Job, run_id: str) -> Job:
+    """The job that finishes a run which ``job`` began, or would have begun."""
+    job = replace(job, inputs=(), include=(), exclude=(), keep=(), column=None, limit=None, shard_items=None)
+    return replace(job, resume=run_id, new_only=False)
+
+
+def unfinished_runs(job: Job) -> list[str]:
+    """Runs of the same recipe over the same inputs that are not finished, oldest first; opens the engine.
+
+    Whoever asks for new items only has them finished first: what they hold was new to them.
+    """
+    inputs, recipe = source_of(job).inputs, _new_recipe(job)
+    return [
+        run.run_id
+        for run in _runs_of(open_store(job), recipe)
+        if (run.inputs, run.source_options) == (inputs, job.source_options) and run.state() != "finished"
+    ]
 
 
 def check(job: Job) -> bool:
@@ -83,18 +111,21 @@ def source_of(job: Job) -> Source:
     return source
 
 
-def new_run(job: Job) -> Run:
-    """List the items of ``job.inputs`` into a new run of ``job.store``."""
-    sampling = sampling_of(job)
-    questions, tiling = questions_of(job), tiling_of(job.tile, bool(job.raw))
+def new_run(job: Job) -> Run | None:
+    """List the items of ``job.inputs`` into a new run of ``job.store``; None where only new ones count and none is."""
     source = source_of(job)
     store = open_store(job)
-    identity = timed_host(job.engine).identity()
-    tile_fits(tiling, identity.vision)
+    recipe = _new_recipe(job)
     watch, start = current_watch(), time.perf_counter()
+    items = _new_items(store, recipe, source) if job.new_only else source.items()
+    if job.new_only:
+        if (first := next(items, None)) is None:
+            return None
+        items = chain([first], items)
+    engine = {"model": _absolute(job.model), "engines": list(job.engine.urls)}
     run = store.create_run(
-        recipe_of(job, questions, tiling, sampling, identity),
-        islice(source.items(), job.limit),
+        recipe,
+        islice(items, job.limit),
         shard_items=job.shard_items or DEFAULT_SHARD_ITEMS,
         inputs=source.inputs,
         include=job.include,
@@ -102,7 +133,8 @@ def new_run(job: Job) -> Run:
         column=job.column,
         keep=job.keep,
         limit=job.limit,
-        noted={ENGINE_EVENT: {"model": _absolute(job.model), "engines": list(job.engine.urls)}},
+        run_id=job.run_id,
+        noted={ENGINE_EVENT: engine} | ({NEW_EVENT: {}} if job.new_only else {}),
     )
     watch.tally.plan_s += time.perf_counter() - start
     run.event(IGNORED_EVENT, counts=dict(source.ignored))
@@ -118,7 +150,9 @@ def resume_run(job: Job) -> Run:
     _same_recipe(run, _with_model(job, run) if opened else asked_over(job, run.recipe))
     if not run.planned:
         source = open_source(run.inputs, run.source_options)
-        run.plan(islice(source.items(), run.limit))
+        new_only = any(event["kind"] == NEW_EVENT for event in run.events())
+        items = _new_items(open_store(job), run.recipe, source) if new_only else source.items()
+        run.plan(islice(items, run.limit))
         run.event(IGNORED_EVENT, counts=dict(source.ignored))
     if job.retry:
         run.retry(job.retry_kinds, open_source(run.inputs, run.source_options).again)
@@ -141,6 +175,24 @@ def timed_host(spec: EngineSpec) -> EngineHost:
     host = engine_host(spec)
     tally.load_s += time.perf_counter() - start
     return host
+
+
+def _new_recipe(job: Job) -> Recipe:
+    """The recipe of a new run; opens the engine."""
+    sampling = sampling_of(job)
+    questions, tiling = questions_of(job), tiling_of(job.tile, bool(job.raw))
+    identity = timed_host(job.engine).identity()
+    tile_fits(tiling, identity.vision)
+    return recipe_of(job, questions, tiling, sampling, identity)
+
+
+def _new_items(store: Store, recipe: Recipe, source: Source) -> Iterator[Item]:
+    """Those items of ``source`` that no run of the recipe has answered."""
+    return Answered(_runs_of(store, recipe)).new(source.items(), source.read)
+
+
+def _runs_of(store: Store, recipe: Recipe) -> list[Run]:
+    return [run for run in store.open_all()[0] if run.recipe.fingerprint == recipe.fingerprint]
 
 
 def _with_model(job: Job, run: Run) -> Recipe:

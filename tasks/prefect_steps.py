@@ -17,8 +17,8 @@ from zellige.tasks.record import record
 
 
 @task(name="plan", cache_policy=NO_CACHE, persist_result=False)
-def plan_task(job: Job) -> str:
-    """List the items, or take up the run to resume; the name of the run."""
+def plan_task(job: Job) -> str | None:
+    """List the items, or take up the run to resume; the name of the run, None where nothing is new."""
     return plan(job)
 
 

@@ -15,11 +15,15 @@ from zellige.data.sources.opening import asks_itself
 from zellige.data.uri import from_uri, is_file_uri
 from zellige.engine.api import Grammar, ModelIdentity, RequestRejected, Sampling, VisionBudget
 from zellige.tasks.job import DEFAULT_MAX_TOKENS, DEFAULT_PROMPTS, Job, WrongUseError
+from zellige.tasks.language import language_code
+from zellige.tasks.second_tries import LADDER
+from zellige.tasks.validate import Validator
 
 #: Part of a recipe's ``preprocessing``: raised whenever tiling, validating, second tries or merging change an answer.
-ANSWER_RULES = 5
-#: In a recipe's ``sampling``, only where there is one: the JSON schema that answers have to meet, as text.
-_SCHEMA = "json_schema"
+ANSWER_RULES = 6
+#: In a recipe's ``sampling``, beside what the engine is told. Only where there is one: the JSON schema that answers
+#: have to meet, as text, and the code of the language that they have to be in. Always: how many second tries there are.
+_SCHEMA, _LANGUAGE, _SECOND_TRIES = "json_schema", "language", "second_tries"
 
 
 def sampling_of(job: Job) -> Sampling:
@@ -81,26 +85,47 @@ def grammar_of(recipe: Recipe) -> Grammar | None:
     return None if schema is None else Grammar("json_schema", schema)
 
 
+def validator_of(recipe: Recipe) -> Validator:
+    """What refuses answers of a run."""
+    asked = recipe.sampling
+    return Validator(recipe.task, recipe.raw, schema=asked.get(_SCHEMA), language=asked.get(_LANGUAGE))
+
+
+def second_tries_of(recipe: Recipe) -> int:
+    """How often a refused answer is asked for again at most."""
+    return int(recipe.sampling[_SECOND_TRIES])
+
+
 def recipe_of(
     job: Job, questions: tuple[Question, ...], tiling: Tiling, sampling: Sampling, identity: ModelIdentity
 ) -> Recipe:
     """Everything that decides the answers of a new run."""
     prompt = DEFAULT_PROMPTS[job.task] if job.prompt is None else job.prompt
+    usual_tries = 0 if job.raw else len(LADDER)
     return Recipe(
         task=job.task,
         questions=questions,
         prompt=prompt,
         tiling=tiling,
-        sampling=asdict(sampling) | ({} if job.json_schema is None else {_SCHEMA: job.json_schema}),
+        sampling=asdict(sampling) | {_SECOND_TRIES: usual_tries} | _beside_sampling(job),
         raw=bool(job.raw),
         **model_fields(identity),
     )
 
 
+def _beside_sampling(job: Job) -> dict[str, Any]:
+    """What the job says of its answers that the engine is not told, by its name in ``sampling``."""
+    language = None if job.language is None else language_code(job.language)
+    said = {_SCHEMA: job.json_schema, _LANGUAGE: language, _SECOND_TRIES: job.second_tries}
+    return {name: value for name, value in said.items() if value is not None}
+
+
 def stored_sampling(recipe: Recipe) -> Sampling:
     """The sampling of a recipe that was read back: JSON's lists are tuples again."""
     plain: dict[str, Any] = {
-        k: tuple(v) if isinstance(v, list) else v for k, v in recipe.sampling.items() if k != _SCHEMA
+        k: tuple(v) if isinstance(v, list) else v
+        for k, v in recipe.sampling.items()
+        if k not in (_SCHEMA, _LANGUAGE, _SECOND_TRIES)
     }
     return Sampling(**plain)
 
@@ -127,8 +152,7 @@ def asked_over(job: Job, recipe: Recipe) -> Recipe:
     for name in ("max_tokens", "temperature", "seed"):
         if (value := getattr(job, name)) is not None:
             sampling[name] = value
-    if job.json_schema is not None:
-        sampling[_SCHEMA] = job.json_schema
+    sampling |= _beside_sampling(job)
     if job.raw is not None:
         sampling["repetition_stop"] = not job.raw
     asked = bool(job.questions or job.questions_file)

@@ -17,21 +17,15 @@ def record(job: Job, run_id: str) -> dict[str, Any]:
 
     ``index_error`` says why it could not be put there: nothing is lost, the files are the truth.
     """
-    run, catalog = open_store(job).open_run(run_id), Catalog(local_path(job.store))
-    written = catalog.record(run)
+    run = open_store(job).open_run(run_id)
+    written = Catalog(local_path(job.store)).record(run)
     reasons = [e["reason"] for e in run.events() if e["kind"] == "index_not_written"]
-    return summary(run, catalog) | {"index_error": None if written else reasons[-1]}
+    return summary(run) | {"index_error": None if written else reasons[-1]}
 
 
-def summary(run: Run, catalog: Catalog) -> dict[str, Any]:
+def summary(run: Run) -> dict[str, Any]:
     """The run in plain values, from its files: counts, kinds of error, throughput, kernels, and where the rows are."""
     progress, kernels = run.progress(), run.kernels()
-    kinds = catalog.query(
-        "SELECT error_kind, count(*) AS n FROM answers WHERE run_id = ? AND status = 'failed' "
-        "GROUP BY error_kind ORDER BY n DESC, error_kind",
-        [run.run_id],
-        run_id=run.run_id,
-    )
     return {
         "run_id": run.run_id,
         "flow": run.recipe.task,
@@ -42,7 +36,7 @@ def summary(run: Run, catalog: Catalog) -> dict[str, Any]:
         "ok": progress.ok,
         "failed": progress.failed,
         "skipped": progress.skipped,
-        "errors": {row["error_kind"]: row["n"] for row in kinds},
+        "errors": run.errors(),
         "ignored": next((e["counts"] for e in reversed(run.events()) if e["kind"] == IGNORED_EVENT), {}),
         "throughput": with_rates(run.throughput()),
         "kernels": kernels,
@@ -50,8 +44,22 @@ def summary(run: Run, catalog: Catalog) -> dict[str, Any]:
         "model": run.recipe.model_name,
         "model_fingerprint": run.recipe.model_fingerprint,
         "dtype": run.recipe.model_dtype,
-        "store": str(run.path.parent.parent),
-        "parts": str(run.path / "parts" / "*.parquet"),
+        "store": run.store,
+        "parts": str(run.folder / "parts" / "*.parquet"),
+    }
+
+
+def nothing_new(job: Job) -> dict[str, Any]:
+    """The summary where only new items were wanted and there were none: of no run, with nothing in it."""
+    counts = dict.fromkeys(("items", "rows", "ok", "failed", "skipped"), 0)
+    return {
+        "run_id": None,
+        "flow": job.task,
+        "inputs": list(job.inputs),
+        "state": "finished",
+        **counts,
+        "errors": {},
+        "store": local_path(job.store),
     }
 
 

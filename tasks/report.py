@@ -7,7 +7,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from zellige.data.catalog import Catalog
 from zellige.data.files import usable, write_whole
 from zellige.data.report.page import MARK, Page
 from zellige.data.report.rows import Chosen, choose
@@ -29,7 +28,7 @@ SIDE, LARGE_SIDE, FEW_ITEMS = 320, 560, 150
 MOST_REASONS, MOST_REASON_CHARS = 2000, 200
 
 
-def about_run(run: Run, store: Path) -> dict[str, Any]:
+def about_run(run: Run) -> dict[str, Any]:
     """The run's summary, charts, recipe and environments, in plain values."""
     environments: list[dict[str, Any]] = []
     for event in run.events():
@@ -37,7 +36,7 @@ def about_run(run: Run, store: Path) -> dict[str, Any]:
             one = {name: value for name, value in event.items() if name not in ("at", "worker", "kind")}
             environments += [] if one in environments else [one]
     return {
-        "run": summary(run, Catalog(store)),
+        "run": summary(run),
         "series": series(run),
         "recipe": json.loads(run.recipe.to_json()) | {"fingerprint": run.recipe.fingerprint},
         "environments": environments,
@@ -67,11 +66,11 @@ def wanted_pictures(chosen: Chosen, most_sampled: int) -> list[Wanted]:
     return [Wanted(place, chosen.items[place], shas[place]) for place in (*sorted(failed), *others[::step])]
 
 
-def write_report(run: Run, store: Path, dest: Path) -> dict[str, Any]:
+def write_report(run: Run, dest: Path) -> dict[str, Any]:
     """Write the page of a run to ``dest``, whole or not at all; its figures. Raises WrongUseError, StoreUnusable."""
     _may_be_written(dest)
     chosen = choose(run, MOST_ROWS)
-    about, reviewed = about_run(run, store), verdicts(run, chosen)
+    about, reviewed = about_run(run), verdicts(run, chosen)
     page = Page(about, chosen, reviewed)
     drawn, why = _drawn(run, chosen, page.picture_room - MOST_REASONS * MOST_REASON_CHARS)
     reasons = {place: reason[:MOST_REASON_CHARS] for place, reason in islice(why.items(), MOST_REASONS)}

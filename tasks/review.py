@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from datetime import datetime
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -30,7 +29,7 @@ class RefusedError(ValueError):
 class ReviewDesk:
     """The page of one run, its pictures and its reviews, for any number of threads while the context lasts."""
 
-    def __init__(self, run: Run, store: Path, reviewer: str) -> None:
+    def __init__(self, run: Run, reviewer: str) -> None:
         self._run, self._reviewer = run, reviewer
         self._chosen = choose(run, MOST_ROWS)
         self._made_at = {row["id"]: datetime.fromisoformat(row["at"]) for row in self._chosen.rows}
@@ -38,7 +37,7 @@ class ReviewDesk:
             row["item"]: Wanted(row["item"], self._chosen.items[row["item"]], row.get("content_sha256"))
             for row in self._chosen.rows
         }
-        self._page = Page(about_run(run, store), self._chosen, {}, served=True)
+        self._page = Page(about_run(run), self._chosen, {}, served=True)
         self._pictures = Pictures(run)
         self._kept: OrderedDict[tuple[int, str], bytes] = OrderedDict()
         self._log = ReviewLog(run)

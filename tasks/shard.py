@@ -169,6 +169,8 @@ class ShardWork:
         pixels = view.pixels.shape[0] * view.pixels.shape[1]
         await room.take(pixels)
         self.watch.tally.tiles += 1
+        if view.tile.turn and self.recipe.task == "ask":
+            self.watch.tally.second_tries += len(questions)
         seen.tiles[view.index] = view.tile
         if view.tile.overview and self._sums_up:
             seen.overview = view

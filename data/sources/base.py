@@ -69,12 +69,16 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class StoredFile:
-    """A whole file, local or not. ``size`` is in bytes, None where nobody asked; ``path`` of a local one."""
+    """A whole file, local or not. ``size`` is in bytes, None where nobody asked; ``path`` of a local one.
+
+    ``version`` is ``Item.file_version``: None where nobody asked, or the storage does not tell.
+    """
 
     uri: str
     size: int | None
     path: bytes | None
     opener: Callable[[], BinaryIO]
+    version: str | None = None
 
     def open(self) -> BinaryIO:
         """The file, seekable, at its first byte; raises ReadError. The caller closes it."""

@@ -20,7 +20,7 @@ from zellige.data.sources.base import LARGEST_BYTES, ReadError, StoredFile, chec
 from zellige.data.sources.containers import kind_by_head, kind_by_name
 from zellige.data.sources.hf_folders import DATASET_MARK, SPLITS_MARK, dataset_files
 from zellige.data.sources.members import DOCUMENT_SUFFIXES, HIDDEN
-from zellige.data.sources.storage import local_file, open_regular
+from zellige.data.sources.storage import local_file, local_version, open_regular
 from zellige.data.sources.wanted import Wanted, is_run
 from zellige.data.uri import to_uri
 
@@ -104,18 +104,22 @@ def walk(top: bytes, wanted: Wanted, ignored: Counter[str]) -> Iterator[Item | F
         pending += [path for _, path in sorted(folders, reverse=True)]
 
 
-def named(path: bytes, size: int) -> Item | Found:
+def named(path: bytes, status: os.stat_result) -> Item | Found:
     """A regular file that was named: an item whatever it is, or what holds several."""
     suffix = os.path.splitext(path)[1].lower()
     if suffix in IMAGE_SUFFIXES and suffix not in DOCUMENT_SUFFIXES:
-        return Item(to_uri(path), size_bytes=size)
+        return _image(path, status)
     if (kind := kind_by_name(path)) is not None:
-        return Found(local_file(path, size), kind)
+        return Found(local_file(path, status), kind)
     head = _head(path)
     if suffix in DOCUMENT_SUFFIXES or sniff(head) in DOCUMENTS:
-        return Found(local_file(path, size), None)
+        return Found(local_file(path, status), None)
     kind = kind_by_head(path, head)
-    return Item(to_uri(path), size_bytes=size) if kind is None else Found(local_file(path, size), kind)
+    return _image(path, status) if kind is None else Found(local_file(path, status), kind)
+
+
+def _image(path: bytes, status: os.stat_result) -> Item:
+    return Item(to_uri(path), size_bytes=status.st_size, file_version=local_version(status))
 
 
 class _Listed:
@@ -161,20 +165,20 @@ def _of_entry(path: bytes, link: bool, name: bytes, wanted: Wanted, ignored: Cou
     elif not wanted.file(name, kind):
         ignored["excluded"] += 1
     elif kind is not None:
-        return Found(local_file(path, status.st_size), kind, included=wanted.included(name))
+        return Found(local_file(path, status), kind, included=wanted.included(name))
     elif suffix in DOCUMENT_SUFFIXES:
-        return Found(local_file(path, status.st_size), None)
+        return Found(local_file(path, status), None)
     elif suffix in IMAGE_SUFFIXES:
-        return Item(to_uri(path), size_bytes=status.st_size)
+        return _image(path, status)
     else:
         head = _head(path)
         media_type = sniff(head) or ""
         if media_type in DOCUMENTS:
-            return Found(local_file(path, status.st_size), None, sure=False)
+            return Found(local_file(path, status), None, sure=False)
         if media_type.startswith("image/"):
-            return Item(to_uri(path), size_bytes=status.st_size)
+            return _image(path, status)
         if (kind := kind_by_head(path, head)) is not None:
-            return Found(local_file(path, status.st_size), kind, sure=False, included=True)
+            return Found(local_file(path, status), kind, sure=False, included=True)
         ignored["not an image"] += 1
     return None
 

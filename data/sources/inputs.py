@@ -23,10 +23,12 @@ from zellige.data.sources.storage import (
     is_glob,
     literal_prefix,
     local_file,
+    local_version,
     look,
     remote_file,
     remote_uri,
     remote_url,
+    remote_version,
     stored_file,
 )
 from zellige.data.sources.wanted import Wanted
@@ -188,7 +190,7 @@ class InputSource:
         elif not stat.S_ISREG(status.st_mode):
             yield Item(to_uri(path), error_kind=ErrorKind.UNREADABLE, error="not a regular file")
         else:
-            yield from self._named(os.path.basename(path), named(path, status.st_size))
+            yield from self._named(os.path.basename(path), named(path, status))
 
     def _of_address(self, url: str) -> Iterator[Item | Found]:
         try:
@@ -200,7 +202,7 @@ class InputSource:
             yield from walk_remote(url, self._wanted, self._ignored)
         elif about is not None:
             name = url.rpartition("/")[2].encode("utf-8", "surrogateescape")
-            yield from self._named(name, named_remote(url, about.get("size")))
+            yield from self._named(name, named_remote(url, about.get("size"), remote_version(about)))
         elif is_glob(url) and not url.startswith("http"):
             top = literal_prefix(url)
             pattern = url[len(top) + 1 :].encode("utf-8", "surrogateescape")
@@ -231,18 +233,19 @@ class InputSource:
             return
         options = replace(self._options, include=()) if found.included else self._options
         container = OPENERS[kind](found.file, options)
-        uri, nothing = found.file.uri, True
+        whole = Item(found.file.uri, size_bytes=found.file.size, file_version=_version(found.file))
+        nothing = True
         try:
             for item in container.items():
                 nothing = False
-                yield item
+                yield replace(item, file_version=whole.file_version)
         except ReadError as error:
             if nothing and not found.named and isinstance(error, NoImages):
                 self._ignored["a table without images"] += 1
             elif error.kind == ErrorKind.EMPTY and options.include:
                 self._ignored["excluded"] += 1  # nothing in it could be what was asked for
             else:
-                yield Item(uri, size_bytes=found.file.size, error_kind=error.kind, error=error.message)
+                yield replace(whole, error_kind=error.kind, error=error.message)
             nothing = False
         finally:
             self._ignored.update(container.ignored)
@@ -251,7 +254,7 @@ class InputSource:
             if options.include:
                 self._ignored["excluded"] += 1
             elif found.named or found.sure:
-                yield Item(uri, size_bytes=found.file.size, error_kind=ErrorKind.EMPTY, error="it holds no image")
+                yield replace(whole, error_kind=ErrorKind.EMPTY, error="it holds no image")
             else:
                 self._ignored["not an image"] += 1
 
@@ -289,6 +292,16 @@ def _uri(found: Item | Found) -> str:
     return found.uri if isinstance(found, Item) else found.file.uri
 
 
+def _version(file: StoredFile) -> str | None:
+    """The version of a file, also of a local one that was found without a look at it."""
+    if file.version is not None or file.path is None:
+        return file.version
+    try:
+        return local_version(os.stat(file.path))
+    except (OSError, ValueError):  # told where it is read
+        return None
+
+
 def _no_tar(found: Item | Found) -> bool:
     return found.error_kind is None if isinstance(found, Item) else found.kind != "tar"
 
@@ -296,7 +309,7 @@ def _no_tar(found: Item | Found) -> bool:
 def _file_again(path: bytes) -> Item | Found:
     """A file that a walk had found, whatever filters took it then."""
     try:
-        found = named(path, os.stat(path).st_size)
+        found = named(path, os.stat(path))
     except OSError as error:
         kind, said = why(error)
         return Item(to_uri(path), error_kind=kind, error=said)
@@ -310,12 +323,12 @@ def _remote_again(url: str) -> Item | Found:
         return Item(remote_uri(url), error_kind=error.kind, error=error.message)
     if about is None:
         return not_there(remote_uri(url))
-    found = named_remote(url, about.get("size"))
+    found = named_remote(url, about.get("size"), remote_version(about))
     return replace(found, named=True) if isinstance(found, Found) else found
 
 
 def _of_document(file: StoredFile) -> Iterator[Item]:
-    item = Item(file.uri, size_bytes=file.size)
+    item = Item(file.uri, size_bytes=file.size, file_version=file.version)
     try:
         with file.open() as opened:
             yield from page_items(item, opened)

@@ -35,14 +35,14 @@ def walk_remote(top: str, wanted: Wanted, ignored: Counter[str]) -> Iterator[Ite
                 remote_uri(folder), error_kind=error.kind, error=f"this folder cannot be listed: {error.message}"
             )
             continue
-        names = [url.rpartition("/")[2].encode("utf-8", "surrogateescape") for url, _, _ in listed]
-        if is_run(names, {name for name, (_, kind, _) in zip(names, listed, strict=True) if kind == "directory"}):
+        names = [url.rpartition("/")[2].encode("utf-8", "surrogateescape") for url, *_ in listed]
+        if is_run(names, {name for name, (_, kind, *_) in zip(names, listed, strict=True) if kind == "directory"}):
             store = folder.rstrip("/").rpartition("/")[0]
             ignored["a store of answers"] += store not in stores
             stores.add(store)
             continue
         folders = []
-        for base, (url, kind, size) in zip(names, listed, strict=True):
+        for base, (url, kind, size, version) in zip(names, listed, strict=True):
             name = url[len(top) :].encode("utf-8", "surrogateescape")
             if base.startswith(HIDDEN):
                 ignored["hidden"] += 1
@@ -50,30 +50,32 @@ def walk_remote(top: str, wanted: Wanted, ignored: Counter[str]) -> Iterator[Ite
                 ignored["excluded"] += 1
             elif kind == "directory":
                 folders.append(url + "/")
-            elif found := _of_entry(url, name, size, wanted, ignored):
+            elif found := _of_entry(url, name, size, version, wanted, ignored):
                 yield found
         pending += reversed(folders)
 
 
-def named_remote(url: str, size: int | None) -> Item | Found:
+def named_remote(url: str, size: int | None, version: str | None) -> Item | Found:
     """A remote file that was named: an item whatever it is, or what holds several by its suffix."""
     name = url.partition("?")[0] if url.startswith("http") else url
     kind = kind_by_name(name.encode("utf-8", "surrogateescape"))
     if kind is not None or os.path.splitext(name)[1].lower().encode() in DOCUMENT_SUFFIXES:
-        return Found(remote_file(url, size), kind)
-    return Item(remote_uri(url), size_bytes=size)
+        return Found(remote_file(url, size, version), kind)
+    return Item(remote_uri(url), size_bytes=size, file_version=version)
 
 
-def _of_entry(url: str, name: bytes, size: int | None, wanted: Wanted, ignored: Counter[str]) -> Item | Found | None:
+def _of_entry(
+    url: str, name: bytes, size: int | None, version: str | None, wanted: Wanted, ignored: Counter[str]
+) -> Item | Found | None:
     kind, suffix = kind_by_name(name), os.path.splitext(name)[1].lower()
     if not wanted.in_glob(name):
         return None
     if not wanted.file(name, kind):
         ignored["excluded"] += 1
     elif kind is not None:
-        return Found(remote_file(url, size), kind, included=wanted.included(name))
+        return Found(remote_file(url, size, version), kind, included=wanted.included(name))
     elif suffix in DOCUMENT_SUFFIXES or suffix in IMAGE_SUFFIXES:
-        return named_remote(url, size)
+        return named_remote(url, size, version)
     else:
         ignored["not an image"] += 1
     return None

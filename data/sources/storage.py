@@ -11,7 +11,7 @@ import os
 import re
 import stat
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, BinaryIO, cast
 from urllib.parse import quote, unquote_to_bytes
 
@@ -44,6 +44,8 @@ _NO_CREDENTIALS = frozenset(
 )
 _S3_KEYS = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or AWS_PROFILE) to keys that may read it"
 _S3_ENDPOINT = "AWS_ENDPOINT_URL where the storage is not Amazon's"
+#: Where storages say when a file was last written.
+_TIMES = ("LastModified", "last_modified", "updated", "mtime", "created")
 _SYSTEMS: dict[str, Any] = {}
 _LOCK = threading.Lock()
 
@@ -85,14 +87,28 @@ def filesystem(url: str) -> Any:
         return _SYSTEMS[scheme]
 
 
-def remote_file(url: str, size: int | None = None) -> StoredFile:
+def remote_file(url: str, size: int | None = None, version: str | None = None) -> StoredFile:
     """The file at a literal address."""
-    return StoredFile(remote_uri(url), size, None, lambda: cast(BinaryIO, _Remote.opened(url)))
+    return StoredFile(remote_uri(url), size, None, lambda: cast(BinaryIO, _Remote.opened(url)), version)
 
 
-def local_file(path: bytes, size: int | None = None) -> StoredFile:
+def local_file(path: bytes, status: os.stat_result | None = None) -> StoredFile:
     """The regular file at ``path``."""
-    return StoredFile(to_uri(path), size, path, lambda: open_regular(path))
+    size, version = (None, None) if status is None else (status.st_size, local_version(status))
+    return StoredFile(to_uri(path), size, path, lambda: open_regular(path), version)
+
+
+def local_version(status: os.stat_result) -> str:
+    """The version of a local file: its size and when it was last written."""
+    return f"{status.st_size}-{status.st_mtime_ns}"
+
+
+def remote_version(about: Mapping[str, Any]) -> str | None:
+    """The version in what a storage says of a file: its etag, else its size and time; None where it has neither."""
+    if etag := about.get("ETag") or about.get("etag"):
+        return str(etag).strip('"')
+    time = next((about[name] for name in _TIMES if about.get(name)), None)
+    return None if time is None else f"{about.get('size')}-{time}"
 
 
 def stored_file(uri: str) -> StoredFile:
@@ -115,22 +131,26 @@ def look(url: str) -> dict[str, Any] | None:
     try:
         return cast(dict[str, Any], system.info(_key(system, url)))
     except Exception as error:
-        if (told := _told(error)).kind == ErrorKind.NOT_FOUND:
+        if (said := told(error)).kind == ErrorKind.NOT_FOUND:
             return None
-        raise told from error
+        raise said from error
 
 
-def entries(url: str) -> list[tuple[str, str, int | None]]:
-    """(literal address, "file" or "directory", size) of what lies in a remote folder, sorted; raises ReadError."""
+def entries(url: str) -> list[tuple[str, str, int | None, str | None]]:
+    """(literal address, "file" or "directory", size, version) of what lies in a remote folder; raises ReadError.
+
+    Sorted by address.
+    """
     system, scheme = filesystem(url), url.partition("://")[0]
     key = _key(system, url).rstrip("/")
     try:
         listed = system.ls(key, detail=True)
     except Exception as error:
-        raise _told(error) from error
-    found = [(e["name"].rstrip("/"), e["type"], e.get("size")) for e in listed]
+        raise told(error) from error
     # An object store may list the folder itself, as an empty object.
-    return sorted((_url(scheme, name), kind, size) for name, kind, size in found if name.strip("/") != key.strip("/"))
+    inside = [e for e in listed if e["name"].strip("/") != key.strip("/")]
+    found = [(_url(scheme, e["name"].rstrip("/")), e["type"], e.get("size"), remote_version(e)) for e in inside]
+    return sorted(found, key=lambda entry: entry[:2])
 
 
 def _key(system: Any, url: str) -> str:
@@ -141,18 +161,18 @@ def _url(scheme: str, name: str) -> str:
     return name if name.startswith(f"{scheme}://") else f"{scheme}://{name.lstrip('/')}"
 
 
-def _told(error: Exception) -> ReadError:
+def told(error: Exception) -> ReadError:
     """Storages raise what their libraries raise, so anything counts as "cannot be had"; some of it has advice."""
     if isinstance(error, ReadError):
         return error
     said = str(error).partition("\n")[0] or type(error).__name__
     # A server that is not there is a missing file to some of fsspec's systems: what it came from says more.
-    causes = list(_causes(error))
-    names = {kind.__name__ for cause in causes for kind in type(cause).__mro__}
+    came_from = list(causes(error))
+    names = {kind.__name__ for cause in came_from for kind in type(cause).__mro__}
     if names & _NO_CREDENTIALS:
         return ReadError(ErrorKind.UNREADABLE, f"{said}: {_S3_KEYS}")
     if names & _UNREACHABLE:
-        reason = next(str(c) for c in causes if {kind.__name__ for kind in type(c).__mro__} & _UNREACHABLE)
+        reason = next(str(c) for c in came_from if {kind.__name__ for kind in type(c).__mro__} & _UNREACHABLE)
         advice = "check the address and the network" + (f", and {_S3_ENDPOINT}" if "BotoCoreError" in names else "")
         return ReadError(ErrorKind.TIMEOUT, f"the server cannot be reached ({reason.strip()}): {advice}")
     if isinstance(error, PermissionError) and names & {"ClientError", "BotoCoreError"}:
@@ -161,7 +181,8 @@ def _told(error: Exception) -> ReadError:
     return ReadError(ErrorKind.NOT_FOUND if missing else ErrorKind.UNREADABLE, said)
 
 
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
+def causes(error: BaseException | None) -> Iterator[BaseException]:
+    """The error, what it came from, what that came from, …."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
@@ -208,7 +229,7 @@ def _do(call: Callable[[], Any]) -> Any:
     except (ReadError, MemoryError):
         raise
     except Exception as error:
-        raise _told(error) from error
+        raise told(error) from error
 
 
 def literal_prefix(url: str) -> str:

@@ -33,12 +33,38 @@ for name, port in zip(("account", "container", "object"), map(int, sys.argv[2:])
     builder.rebalance()
     builder.get_ring().save(f"{sys.argv[1]}/{name}.ring.gz")
 """
-#: The proxy. Debian's eventlet sends an empty chunk behind an answer to HEAD that names no length, and strict clients
+#: The proxy. Swift's own PUT knows ``If-None-Match: *``, and its S3 side refuses to pass it on: here it does, and one
+#: who creates wins, whoever asks at the same time, as with Amazon; unless the environment has ``ZELLIGE_PLAIN_SWIFT``.
+#: Debian's eventlet sends an empty chunk behind an answer to HEAD that names no length, and strict clients
 #: take it for the next answer: so a length is named.
 _PROXY = """
+import collections
+import os
 import sys
-from eventlet import wsgi
+from eventlet import semaphore, wsgi
+from swift.common.middleware.s3api import s3request
+from swift.common.middleware.s3api.controllers.obj import ObjectController
 from swift.common.wsgi import run_wsgi
+
+validate, put = s3request.S3Request._validate_headers, ObjectController.PUT
+locks = collections.defaultdict(semaphore.Semaphore)
+
+def without_condition(request):
+    condition = request.environ.pop("HTTP_IF_NONE_MATCH", None) if request.method == "PUT" else None
+    try:
+        return validate(request)
+    finally:
+        if condition is not None:
+            request.environ["HTTP_IF_NONE_MATCH"] = condition
+
+def one_at_a_time(controller, request):
+    with locks[request.path]:
+        return put(controller, request)
+
+one_at_a_time.publicly_accessible = True
+if "ZELLIGE_PLAIN_SWIFT" not in os.environ:
+    s3request.S3Request._validate_headers = without_condition
+    ObjectController.PUT = one_at_a_time
 
 serve = wsgi.server
 
@@ -92,13 +118,16 @@ def why_not(folder: Path) -> str | None:
 
 
 @contextmanager
-def s3_server(folder: Path) -> Iterator[S3Server]:
-    """The server while inside; its data and logs lie in ``folder``. Raises RuntimeError where it does not start."""
+def s3_server(folder: Path, host: str = "127.0.0.1") -> Iterator[S3Server]:
+    """The server, at ``host``, while inside; its data and logs lie in ``folder``.
+
+    Raises RuntimeError where it does not start.
+    """
     with ExitStack() as ended:
         ports = _free_ports(4)
-        _configure(folder, ports)
+        _configure(folder, ports, host)
         servers = [_started(folder, name, ended) for name in (*_STORES, "proxy")]
-        server = S3Server(f"http://127.0.0.1:{ports[-1]}")
+        server = S3Server(f"http://{host}:{ports[-1]}")
         _wait_for(server, servers, folder)
         yield server
 
@@ -111,7 +140,7 @@ def _free_ports(count: int) -> list[int]:
         return [int(one.getsockname()[1]) for one in sockets]
 
 
-def _configure(folder: Path, ports: list[int]) -> None:
+def _configure(folder: Path, ports: list[int], host: str) -> None:
     (folder / "disks" / "d1").mkdir(parents=True)
     (folder / "swift.conf").write_text(
         "[swift-hash]\nswift_hash_path_suffix = s\nswift_hash_path_prefix = p\n"
@@ -124,7 +153,7 @@ def _configure(folder: Path, ports: list[int]) -> None:
             f"[pipeline:main]\npipeline = {name}-server\n[app:{name}-server]\nuse = egg:swift#{name}\n"
         )
     (folder / "proxy.conf").write_text(
-        _common(folder, ports[-1]) + "[pipeline:main]\n"
+        _common(folder, ports[-1], host) + "[pipeline:main]\n"
         "pipeline = catch_errors gatekeeper cache listing_formats s3api tempauth slo dlo proxy-server\n"
         + "".join(
             f"[filter:{name}]\nuse = egg:swift#{name}\n"
@@ -137,9 +166,9 @@ def _configure(folder: Path, ports: list[int]) -> None:
     )
 
 
-def _common(folder: Path, port: int) -> str:
+def _common(folder: Path, port: int, host: str = "127.0.0.1") -> str:
     return (
-        f"[DEFAULT]\nbind_ip = 127.0.0.1\nbind_port = {port}\nworkers = 0\nuser = {getpass.getuser()}\n"
+        f"[DEFAULT]\nbind_ip = {host}\nbind_port = {port}\nworkers = 0\nuser = {getpass.getuser()}\n"
         f"swift_dir = {folder}\nlog_level = WARNING\n"
     )
 

@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from zellige.data.files import StoreUnusable
+from zellige.data.folder import LocalFolder
 from zellige.data.health import KernelFolder, worst
 from zellige.data.schema import KERNELS
 
@@ -22,7 +23,7 @@ def row(operator: str = "rms_norm", **changed: Any) -> dict[str, Any]:
 @pytest.fixture
 def folder(tmp_path: Path) -> KernelFolder:
     (tmp_path / "health").mkdir()
-    return KernelFolder(tmp_path / "health")
+    return KernelFolder(LocalFolder(tmp_path / "health"))
 
 
 def test_a_worker_replaces_what_it_stored_before(folder, tmp_path):

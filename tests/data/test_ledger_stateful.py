@@ -173,7 +173,7 @@ class StoreMachine(RuleBasedStateMachine):
             run.close()
             return
         me = next(w for w, _ in run._roster.workers() if w.name == run._roster.my_name)
-        path = run._roster._path(me.name)
+        path = run._roster.folder.at(f"worker-{me.name}.json")
         left = path.read_text().replace(f'"pid": {me.pid}', '"pid": 4194305')
         run.close()
         path.write_text(left)

@@ -10,21 +10,21 @@ from dataclasses import replace
 import pytest
 
 from zellige.data import leases, workers
-from zellige.data.files import read_json, write_json
+from zellige.data.folder import LocalFolder, read_json, write_json
 from zellige.data.leases import LeaseBook
 from zellige.data.workers import SILENT_S, Roster, Worker
 
 
 @pytest.fixture
 def roster(tmp_path):
-    return Roster(tmp_path)
+    return Roster(LocalFolder(tmp_path))
 
 
 def stored(roster: Roster, worker: Worker, silent_s: float = 0.0) -> Worker:
     """``worker``'s file as its own process would have left it ``silent_s`` ago."""
-    path = roster.folder / f"worker-{worker.name}.json"
-    write_json(path, worker.__dict__)
-    os.utime(path, (time.time() - silent_s,) * 2)
+    name = f"worker-{worker.name}.json"
+    write_json(roster.folder, name, worker.__dict__)
+    os.utime(roster.folder.at(name), (time.time() - silent_s,) * 2)
     return worker
 
 
@@ -38,7 +38,7 @@ def test_a_worker_joins_once_and_leaves_no_file(roster):
 
 
 def test_a_dropped_roster_leaves_too(tmp_path):
-    Roster(tmp_path).join()
+    Roster(LocalFolder(tmp_path)).join()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -76,7 +76,7 @@ def test_another_host_is_judged_by_its_heartbeat_alone(roster):
 def test_the_heart_beats_and_comes_back_after_being_taken_for_dead(roster, monkeypatch):
     monkeypatch.setattr(workers, "HEARTBEAT_S", 0.02)
     me = roster.join()
-    path = roster.folder / f"worker-{me.name}.json"
+    path = roster.folder.at(f"worker-{me.name}.json")
     os.utime(path, (0, 0))
     deadline = time.monotonic() + 5
     while path.stat().st_mtime == 0 and time.monotonic() < deadline:
@@ -85,7 +85,7 @@ def test_the_heart_beats_and_comes_back_after_being_taken_for_dead(roster, monke
     roster.forget(me)
     while not path.exists() and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert read_json(path) == me.__dict__
+    assert read_json(roster.folder, path.name) == me.__dict__
     roster.leave()
     time.sleep(0.1)
     assert not path.exists()
@@ -103,8 +103,8 @@ def test_a_forked_child_neither_speaks_for_its_parent_nor_says_goodbye_for_it(ro
 
 def test_a_claim_torn_by_a_kill_is_free_after_a_moment(roster, monkeypatch):
     book = LeaseBook(roster)
-    (roster.folder / "shard-00000.0001.lease").touch()
-    (roster.folder / "shard-00001.0001.lease").write_text('{"name": "half')
+    (roster.folder.path / "shard-00000.0001.lease").touch()
+    (roster.folder.path / "shard-00001.0001.lease").write_text('{"name": "half')
     assert book.claim(["shard-00000", "shard-00001"]) is None
     monkeypatch.setattr(leases, "TORN_S", 0.0)
     time.sleep(0.01)
@@ -114,11 +114,11 @@ def test_a_claim_torn_by_a_kill_is_free_after_a_moment(roster, monkeypatch):
         assert (claim.generation, claim.taken_from) == (2, "unknown")
         assert book.holds(claim)
         book.release(claim)
-    assert not list(roster.folder.glob("*.lease"))
+    assert not list(roster.folder.path.glob("*.lease"))
 
 
 def test_who_was_taken_for_dead_gives_back_nothing_that_is_not_its_own(tmp_path):
-    slow, quick, third = (LeaseBook(Roster(tmp_path)) for _ in range(3))
+    slow, quick, third = (LeaseBook(Roster(LocalFolder(tmp_path))) for _ in range(3))
     lost = slow.claim(["x"])
     slow._roster.leave()
     taken = quick.claim(["x"])
@@ -128,7 +128,7 @@ def test_who_was_taken_for_dead_gives_back_nothing_that_is_not_its_own(tmp_path)
     quick.release(taken)
     again = third.claim(["x"])
     assert again is not None
-    assert again.path == lost.path  # the same name, another holder
+    assert again.file == lost.file  # the same name, another holder
     slow.release(lost)
     assert third.holds(again)
     assert not slow.holds(lost)

@@ -16,6 +16,7 @@ from zellige.flows.cli import app
 
 HEALTHY = KernelHealth("rms_norm", "cuda:0", 1200, 3, 1e-3, 8e-3, 0, 0, 0, 0, 2.5, 4096, "healthy")
 SUSPECT = replace(HEALTHY, operator="silu_mul", max_rel_l2=0.25, guard_hits=16, verdict="suspect")
+FAILED = KernelHealth("silu_mul", "cuda:0", 0, 0, None, None, 0, 0, 0, 1, 0.0, 0, "failed")
 
 
 def ended(*arguments: str) -> str:
@@ -39,8 +40,18 @@ def ended(*arguments: str) -> str:
                 "  kernels suspect: 6 of 2,400 launches checked",
             ],
         ),
+        (
+            (FAILED,),
+            [
+                (
+                    "  silu_mul on cuda:0 failed: 1 launch errors, 0 values not finite, 0 bytes beside outputs, "
+                    "0 not repeated, nothing compared"
+                ),
+                "  kernels failed: 0 of 0 launches checked",
+            ],
+        ),
     ],
-    ids=["an engine that tells nothing", "healthy", "suspect"],
+    ids=["an engine that tells nothing", "healthy", "suspect", "failed"],
 )
 def test_a_run_says_how_its_kernels_behaved(
     fake: Any, draw: Callable[..., Path], tmp_path: Path, monkeypatch: Any, kernels: Any, lines: list[str]
@@ -54,5 +65,5 @@ def test_a_run_says_how_its_kernels_behaved(
     assert [row["operator"] for row in done["kernels"]] == [k.operator for k in kernels]
     assert done["kernel_verdict"] == (max(k.verdict for k in kernels) if kernels else None)
     shown = ended("runs", "show", done["run_id"], "--store", store).splitlines()
-    assert [line for line in shown if "kernels " in line or "suspect" in line] == lines
+    assert [line for line in shown if "kernels " in line or " on cuda:0 " in line] == lines
     assert shown[-1] == lines[-1] if lines else "rows:" in shown[-1]

@@ -88,8 +88,8 @@ def test_column_of_a_list_is_the_one_that_is_named(fake: Any, places: dict[str, 
     assert "--questions" in told("ask", *inputs, "--store", places["STORE"], "--no-prefect", code=2)["error"]
 
 
-@pytest.mark.parametrize("store", ["s3://bucket/answers", "memory://x", ""])
-def test_store_that_is_no_folder_is_wrong_use_and_none_is_made(
+@pytest.mark.parametrize("store", ["memory://x", ""])
+def test_store_that_keeps_nothing_is_wrong_use_and_none_is_made(
     fake: Any, places: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: str
 ) -> None:
     (empty := tmp_path / "empty").mkdir()

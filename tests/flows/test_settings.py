@@ -70,6 +70,7 @@ def test_flag_counts_more_than_environment_than_file_than_preset_than_default(tm
         ("temperature = [1]", "give a number"),
         ("engines = 'http://x/v1'", "give a list of texts"),
         ("[engine]\nstep_tokens = 1.5", "give a whole number"),
+        ("[engine]\nchild = 1", "give true or false"),
         ("json_schema = '{'", "no JSON"),
         ("json_schema = 'none.json'", "cannot be read"),
         ("a = ", "no TOML"),
@@ -86,6 +87,9 @@ def test_mistyped_variable_is_refused_and_those_of_others_are_let_be() -> None:
         resolve({}, [], None, {"ZELLIGE_MAX_TOKEN": "5"})
     with pytest.raises(SettingError, match="ZELLIGE_MAX_TOKENS: max_tokens is 'many'"):
         resolve({}, [], None, {"ZELLIGE_MAX_TOKENS": "many"})
+    with pytest.raises(SettingError, match=r"engine\.child is 'maybe'; give true or false"):
+        resolve({}, [], None, {"ZELLIGE_ENGINE_CHILD": "maybe"})
+    assert resolve({}, [], None, {"ZELLIGE_ENGINE_CHILD": "False"})["engine.child"].value is False
     others = {"ZELLIGE_ENGINE_KEY": "x", "ZELLIGE_ENGINE_KEY_FILE": "x", "ZELLIGE_TEST_LONG": "1", "MAX_TOKENS": "5"}
     assert resolve({}, [], None, others | {"ZELLIGE_SEED": ""}) == {}
     urls = resolve({}, [], None, {"ZELLIGE_ENGINES": "http://a/v1, http://b/v1"})

@@ -14,14 +14,18 @@ from zellige.engine.api import (
     Engine,
     EngineError,
     EngineUnavailable,
+    ImagePart,
     NonFiniteLogits,
     Request,
+    RequestFatal,
     RequestRejected,
+    Sampling,
     Usage,
     ask,
 )
 from zellige.tasks import answer as answer_module
 from zellige.tasks.answer import ENGINE_TRIES, FAILURES_UNTIL_DOWN, Asker, EngineDownError, Outcome
+from zellige.tasks.validate import Validator
 from zellige.tasks.watch import Tally
 
 GOOD = Answer("a circle", "stop", Usage(4, 9, 3), engine_s=0.5)
@@ -53,8 +57,8 @@ def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(answer_module, "FIRST_PAUSE_S", 0.001)
 
 
-def run(script: Script, tally: Tally | None = None, raw: bool = False) -> Outcome:
-    asker = Asker(cast("Engine", script), tally or Tally(), raw=raw)
+def run(script: Script, tally: Tally | None = None, second_tries: int = 2) -> Outcome:
+    asker = Asker(cast("Engine", script), tally or Tally(), Validator(), second_tries=second_tries)
     return asyncio.run(asker.ask(request()))
 
 
@@ -92,7 +96,11 @@ def test_engine_error_is_given_up_after_bounded_tries() -> None:
 
 @pytest.mark.parametrize(
     ("error", "kind"),
-    [(RequestRejected("too long"), ErrorKind.ENGINE_REJECTED), (NonFiniteLogits("layer 3"), ErrorKind.NONFINITE)],
+    [
+        (RequestRejected("too long"), ErrorKind.ENGINE_REJECTED),
+        (NonFiniteLogits("layer 3"), ErrorKind.NONFINITE),
+        (RequestFatal("rms_norm"), ErrorKind.ENGINE_FAILED),
+    ],
 )
 def test_what_cannot_get_better_is_not_sent_again(error: Exception, kind: ErrorKind) -> None:
     script = Script(error)
@@ -110,20 +118,58 @@ def test_refused_answer_gets_a_warmer_second_try() -> None:
     script, tally = Script(LOOP, GOOD), Tally()
     outcome = run(script, tally)
     assert (outcome.answer, outcome.error_kind, outcome.attempts) == (GOOD, None, 2)
-    assert outcome.usage == Usage(8, 18, 43)
+    assert (outcome.usage, outcome.engine_s) == (Usage(8, 18, 43), 1.0)
+    assert outcome.rung == "sampled warmer"
     assert [r.sampling.temperature for r in script.requests] == [0.0, 0.5]
     assert tally.second_tries == 1
 
 
-def test_answer_refused_twice_is_kept_with_its_kind() -> None:
-    outcome = run(Script(LOOP))
+def test_third_try_shows_half_the_pixels_and_samples_as_at_first() -> None:
+    script, tally = Script(LOOP, LOOP, GOOD), Tally()
+    outcome = run(script, tally)
+    assert (outcome.answer, outcome.attempts, outcome.rung) == (GOOD, 3, "shown at half the pixels")
+    assert [r.sampling for r in script.requests[::2]] == [Sampling(), Sampling()]
+    assert [shape_of(r) for r in script.requests] == [(8, 8), (8, 8), (6, 6)]
+    assert tally.second_tries == 2
+
+
+@pytest.mark.parametrize("second_tries", [0, 1, 2])
+def test_ladder_is_no_longer_than_was_asked_for(second_tries: int) -> None:
+    outcome = run(Script(LOOP), second_tries=second_tries)
+    assert (outcome.error_kind, outcome.attempts) == (ErrorKind.REPETITION, 1 + second_tries)
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_best_of_refused_answers_is_kept_with_its_kind(place: int) -> None:
+    cut = Answer("a red circle and", "length", Usage(4, 9, 256), engine_s=0.5)
+    turns = [LOOP, Answer("  ", "stop", Usage(4, 9, 1))]
+    outcome = run(Script(*turns[:place], cut, *turns[place:]))
+    assert (outcome.answer, outcome.error_kind, outcome.attempts) == (cut, ErrorKind.LENGTH, 3)
+    assert outcome.usage == Usage(12, 27, 297)
+
+
+def test_of_equally_bad_answers_the_first_is_kept() -> None:
+    again = Answer("no " * 40, "repetition", Usage(4, 9, 40))
+    outcome = run(Script(LOOP, again, again))
+    assert (outcome.answer, outcome.rung) == (LOOP, None)
+
+
+@pytest.mark.parametrize("error", [RequestRejected("too small"), EngineUnavailable("gone"), NonFiniteLogits("layer 3")])
+def test_second_try_that_the_engine_cannot_do_leaves_the_refused_answer(error: Exception) -> None:
+    outcome = run(Script(LOOP, error, GOOD))
     assert (outcome.answer, outcome.error_kind, outcome.attempts) == (LOOP, ErrorKind.REPETITION, 2)
 
 
+def shape_of(request: Request) -> tuple[int, int]:
+    image = request.messages[-1].parts[0]
+    assert isinstance(image, ImagePart)
+    return image.pixels.shape[:2]
+
+
 def test_raw_answer_is_kept_as_it_came() -> None:
-    script = Script(LOOP)
-    assert run(script, raw=True).error_kind is None
-    assert len(script.requests) == 1
+    asker = Asker(cast("Engine", Script(LOOP)), Tally(), Validator(raw=True))
+    outcome = asyncio.run(asker.ask(request()))
+    assert (outcome.answer, outcome.error_kind, outcome.attempts) == (LOOP, None, 1)
 
 
 def test_answer_that_ended_with_an_error_is_an_engine_error() -> None:
@@ -133,7 +179,7 @@ def test_answer_that_ended_with_an_error_is_an_engine_error() -> None:
 
 def together(script: Script, n: int, in_flight: int = 32) -> list[Outcome | BaseException]:
     async def work() -> list[Outcome | BaseException]:
-        asker = Asker(cast("Engine", script), Tally(), in_flight=in_flight)
+        asker = Asker(cast("Engine", script), Tally(), Validator(), in_flight=in_flight)
         return await asyncio.gather(*(asker.ask(request()) for _ in range(n)), return_exceptions=True)
 
     return asyncio.run(work())
@@ -154,7 +200,7 @@ def test_failures_between_answers_do_not_stop_the_run() -> None:
     turns: list[Any] = [*[EngineError("gone")] * ENGINE_TRIES, GOOD] * FAILURES_UNTIL_DOWN
 
     async def one_after_another() -> list[Outcome]:
-        asker = Asker(cast("Engine", Script(*turns)), Tally())
+        asker = Asker(cast("Engine", Script(*turns)), Tally(), Validator())
         return [await asker.ask(request()) for _ in range(2 * FAILURES_UNTIL_DOWN)]
 
     assert [o.ok for o in asyncio.run(one_after_another())] == [False, True] * FAILURES_UNTIL_DOWN

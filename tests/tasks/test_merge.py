@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -32,6 +33,54 @@ def said(text: str, confidence: float | None = 0.9, attempts: int = 1) -> Outcom
 def refused(text: str | None, kind: ErrorKind) -> Outcome:
     answer = None if text is None else Answer(text, "length", Usage(4, 9, 3))
     return Outcome(answer, kind, "refused", Usage(4, 9, 3), 0.5)
+
+
+TURNED = (*TILES[:1], Tile(0, 0, 200, 100, 0.5, overview=True, turn=90))
+AS_TURNED = "the page was asked about turned by 90 degrees clockwise"
+
+
+@pytest.mark.parametrize(
+    ("lying", "upright", "answer", "told"),
+    [
+        (said("not shown", 0.99), said("42", 0.3), "42", AS_TURNED),
+        (said("17", 0.3), said("not shown", 0.99), "17", None),
+        (said("17", 0.3), said("42", 0.9), "42", AS_TURNED),
+        (said("17", 0.9), said("42", 0.3), "17", None),
+        (said("17", None), said("42", None), "42", AS_TURNED),
+        (refused("17 17", ErrorKind.REPETITION), said("not shown", 0.3), "not shown", AS_TURNED),
+        (said("17", 0.3), refused("42 42", ErrorKind.REPETITION), "17", None),
+    ],
+)
+def test_of_a_page_that_lies_on_its_side_the_surer_way_counts(
+    lying: Outcome, upright: Outcome, answer: str, told: str | None
+) -> None:
+    merged = merge_answers(TURNED, [lying, upright])
+    assert (merged.answer, merged.error, merged.error_kind, merged.tiles) == (answer, told, None, ())
+    assert (merged.usage, merged.engine_s, merged.attempts) == (Usage(8, 18, 6), 1.0, 2)
+
+
+def test_what_an_illegible_page_does_not_show_may_be_on_the_turned_one_that_failed() -> None:
+    merged = merge_answers(TURNED, [said("not shown", 0.99), refused("42 42", ErrorKind.REPETITION)])
+    assert (merged.error_kind, merged.answer, merged.attempts) == (ErrorKind.REPETITION, "42 42", 2)
+
+
+def test_turned_page_that_is_tiled_is_voted_on_by_itself() -> None:
+    tiles = (*TILES, *(replace(tile, turn=270) for tile in TILES))
+    outcomes = [said("1"), said("1"), said("1"), said("not shown"), said("42", 0.95), said("7", 0.5)]
+    merged = merge_answers(tiles, outcomes)
+    assert merged.answer == "42"
+    assert [tile.answer for tile in merged.tiles] == ["not shown", "42", "7"]
+    assert merged.attempts == 2
+
+
+def test_answers_that_were_asked_for_again_are_told_with_their_rungs() -> None:
+    again = replace(said("42"), rung="sampled warmer", attempts=2)
+    smaller = replace(said("42"), rung="shown at half the pixels", attempts=3)
+    assert merge_answers(TILES[:1], [again]).error == "asked again, sampled warmer"
+    merged = merge_answers(TILES, [again, said("42"), smaller])
+    assert merged.error == "2 of 3 views were asked again, sampled warmer or shown at half the pixels"
+    captions = merge_captions(TILES, [said("a")] * 3, again)
+    assert captions.error == "the summary was sampled warmer"
 
 
 def test_whole_image_keeps_its_answer_and_has_no_tiles() -> None:

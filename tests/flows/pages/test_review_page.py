@@ -28,7 +28,7 @@ COMMAND = "from zellige.flows.cli import main; main()"
 
 @pytest.fixture
 def server(few: Run) -> Iterator[ReviewServer]:
-    with ReviewDesk(few, few.path.parent.parent, "ada") as desk, _opened(desk, 0) as server:
+    with ReviewDesk(few, "ada") as desk, _opened(desk, 0) as server:
         yield server
 
 
