@@ -36,7 +36,7 @@ from zellige.engine.flights import EngineStopped, Flight, Job
 from zellige.engine.grammar import GrammarCompiler
 from zellige.engine.host_memory import keep_freed_memory
 from zellige.engine.models.qwen3_vl import load_model
-from zellige.engine.openmp import in_own_thread, without_helpers
+from zellige.engine.openmp import in_own_thread
 from zellige.engine.output import Output, check_token_ids, controls_of
 from zellige.engine.processor import Processor, Prompt
 from zellige.engine.runner import Runner
@@ -69,7 +69,7 @@ class LocalEngine:
         #: Why it answers nobody any more.
         self.stopped: EngineError | None = None
         self._nonfinite_rows = 0
-        self._prepare = ThreadPoolExecutor(2, thread_name_prefix="zellige-prepare", initializer=without_helpers)
+        self._prepare = ThreadPoolExecutor(2, thread_name_prefix="zellige-prepare")
         self._thread = threading.Thread(target=self._serve, name=ENGINE_THREAD, daemon=True)
         self._thread.start()
 

@@ -1,4 +1,4 @@
-"""Which threads of this process may call OpenMP's helpers: on a CPU the one that computes, and no other.
+"""Which threads of this process call OpenMP's helpers: on a CPU the one that computes, and no other.
 
 Every thread that runs a parallel loop gets helpers of its own, and they stay as long as it lives. Once a process holds
 more of them than there are cores, libgomp lets none spin for the next loop any more, in all of its pools: waking them
@@ -7,12 +7,9 @@ then costs some 50 µs a loop. A decoding step has a hundred such loops and took
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
-
-import torch
 
 T = TypeVar("T")
 
@@ -21,12 +18,3 @@ def in_own_thread(work: Callable[[], T]) -> T:
     """What ``work`` gives, done in a thread whose helpers end with it."""
     with ThreadPoolExecutor(1, thread_name_prefix="zellige-load") as executor:
         return executor.submit(work).result()
-
-
-def without_helpers() -> None:
-    """Let the calling thread's PyTorch loops run in it alone. Other threads keep their number."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # also what threads to come begin with, so that is put right by one that ends at once
-    setter = threading.Thread(target=torch.set_num_threads, args=(threads,))
-    setter.start()
-    setter.join()

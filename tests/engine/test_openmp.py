@@ -30,7 +30,7 @@ asyncio.run(main())
 """
 
 
-def test_only_the_thread_that_computes_has_helpers_and_others_keep_their_number() -> None:
+def test_only_the_thread_that_computes_has_helpers() -> None:
     done = subprocess.run(
         [sys.executable, "-c", ENGINE_AT_WORK],
         env={**os.environ, "OMP_NUM_THREADS": "2"},

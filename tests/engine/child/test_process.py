@@ -50,7 +50,7 @@ def test_answers_identity_meter_and_errors_are_those_of_the_engine_inside(model_
             meter.requests,
             meter.images,
             meter.completion_tokens,
-            {k.operator: k.launches for k in meter.kernels},
+            {k.operator for k in meter.kernels if k.launches},  # how many depends on who came into which step
         )
         left = (stats.running, stats.waiting, stats.cache_blocks - stats.cache_blocks_free)
         identity = await engine.identity()
