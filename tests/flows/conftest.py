@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -20,6 +20,7 @@ from PIL import Image
 
 from zellige.engine import connect
 from zellige.engine.connect import EngineSpec
+from zellige.tasks.host import close_engines
 
 FAKE_ENGINE = Path(__file__).with_name("fake_engine.py")
 Row = dict[str, Any]
@@ -50,12 +51,14 @@ class Fake:
 
 
 @pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch) -> Fake:
-    """Every engine that is opened in this test is a fake one."""
+def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[Fake]:
+    """Every engine that is opened in this test is a fake one, and none that an earlier test of this process opened."""
+    close_engines()
     engine = Fake(_load())
     monkeypatch.setattr(connect, "open_engine", engine.open)
     monkeypatch.setattr("zellige.tasks.answer.FIRST_PAUSE_S", 0.001)
-    return engine
+    yield engine
+    close_engines()
 
 
 @pytest.fixture

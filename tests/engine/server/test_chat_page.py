@@ -21,6 +21,7 @@ from zellige.data.samples.fonts import package_faces
 from zellige.engine.server.chat_page import PAGE
 
 webdriver = pytest.importorskip("selenium.webdriver")
+from selenium.common.exceptions import StaleElementReferenceException  # noqa: E402
 from selenium.webdriver.chrome.service import Service as Driver  # noqa: E402
 from selenium.webdriver.common.by import By  # noqa: E402
 from selenium.webdriver.support.ui import WebDriverWait  # noqa: E402
@@ -61,7 +62,9 @@ class Page:
         browser.get(url)
 
     def until(self, true: Callable[[], object]) -> None:
-        WebDriverWait(self.browser, 60, poll_frequency=0.05).until(lambda _: true())
+        # What was found may be drawn anew before it is read; then it is looked for again.
+        passing = [StaleElementReferenceException]
+        WebDriverWait(self.browser, 60, poll_frequency=0.05, ignored_exceptions=passing).until(lambda _: true())
 
     def all(self, selector: str) -> list[str]:
         return [e.text for e in self.browser.find_elements(By.CSS_SELECTOR, selector)]

@@ -36,9 +36,12 @@ class Page:
         return self.browser.execute_script(script, *arguments)
 
     def until(self, true: Callable[[], object]) -> None:
+        from selenium.common.exceptions import StaleElementReferenceException
         from selenium.webdriver.support.ui import WebDriverWait
 
-        WebDriverWait(self.browser, 60, poll_frequency=0.05).until(lambda _: true())
+        # What was found may be drawn anew before it is read; then it is looked for again.
+        passing = [StaleElementReferenceException]
+        WebDriverWait(self.browser, 60, poll_frequency=0.05, ignored_exceptions=passing).until(lambda _: true())
 
     def all(self, selector: str) -> list[str]:
         return [str(e.text) for e in self.find(selector)]
