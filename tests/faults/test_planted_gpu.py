@@ -61,7 +61,7 @@ def test_an_illegal_access_of_one_request_among_eight_costs_that_request_alone(m
         await engine.close()
         return expected, got, after, meter, stats
 
-    engine = open_local(EngineSpec(device="cuda", dtype="float32"))
+    engine = open_local(EngineSpec(device="cuda", dtype="float32", limits=(("child", True),)))
     assert isinstance(engine, ProcessEngine)
     expected, got, after, meter, stats = asyncio.run(work(engine))
     fatal = got.pop()
