@@ -31,10 +31,13 @@ def _rand(*size: int, scale: float = 1.0) -> Tensor:
 def quant_cases(sweep: bool) -> Iterator[Case]:
     """4-bit weights in groups of 128; the peer reads them in bfloat16."""
     sizes = (2048, 4096, 5120, 12288)
-    cuts = quant_matmul.Cut
+    lanes, tiles = quant_matmul.Lanes, quant_matmul.Cut
+    few = [
+        tiles(*c) for c in ((16, 8, 4, 4), (32, 8, 4, 4), (32, 8, 4, 6), (32, 8, 8, 3), (64, 8, 4, 3), (64, 8, 4, 4))
+    ]
     more = {
-        1: [cuts(8, 32, 1, 1), cuts(4, 64, 2, 1), cuts(16, 32, 1, 1), cuts(8, 128, 4, 1), cuts(4, 32, 1, 1)],
-        8: [cuts(64, 16, 4, 4), cuts(32, 16, 4, 6), cuts(128, 16, 4, 5), cuts(64, 16, 4, 8), cuts(32, 16, 2, 6)],
+        1: [lanes(*c) for c in ((8, 32, 1), (4, 64, 2), (4, 32, 1), (8, 64, 4), (4, 128, 4), (2, 64, 2))] + few,
+        8: few,
     }
     for K, N in itertools.product(sizes, sizes):
         copies = -(-ROTATED_BYTES // (K * N // 2))
@@ -111,7 +114,16 @@ def int4_experts_cases(sweep: bool) -> Iterator[Case]:
     """The same experts with 4-bit weights in groups of 128; the peer is the operator with bfloat16 weights."""
     E, k, H, inner = 128, 8, 2048, 768
     cuts = [
-        experts_int4.Tile(*c) for c in ((16, 64, 4, 4), (8, 64, 4, 4), (8, 128, 4, 4), (16, 128, 4, 3), (32, 64, 4, 4))
+        experts_int4.Tile(*c)
+        for c in (
+            (8, 32, 4, 3),
+            (8, 32, 4, 5),
+            (8, 64, 4, 3),
+            (8, 64, 2, 4),
+            (8, 128, 4, 3),
+            (16, 32, 4, 3),
+            (16, 64, 4, 3),
+        )
     ]
     wide = _rand(E, H, 2 * inner, scale=0.02), _rand(E, inner, H, scale=0.02)
     for T in (1, 8, 32, 64, 512):

@@ -1,4 +1,4 @@
-"""The matrix product inside kernels: float32 inputs are multiplied as float32, not as tf32."""
+"""The matrix product inside kernels: float32 inputs are multiplied as float32, not as tf32; and rounding before one."""
 
 from __future__ import annotations
 
@@ -17,3 +17,12 @@ def dot(a, b, total):  # type: ignore[no-untyped-def]
         a = a.to(tl.float32)
         b = b.to(tl.float32)
     return tl.dot(a, b, total, input_precision="ieee")
+
+
+@jit
+def rounded(t, kind: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Float32 ``t`` in ``kind``, to the nearest, of two to the even one. The interpreter itself cuts bfloat16 off."""
+    if INTERPRETED and kind == tl.bfloat16:
+        bits = t.to(tl.int32, bitcast=True)
+        t = (bits + 0x7FFF + ((bits >> 16) & 1)).to(tl.float32, bitcast=True)
+    return t.to(kind)

@@ -7,7 +7,7 @@ in one: ``gate_up`` (E, 2I, H/8) int32, gate rows first, its scales (E, 2I, ⌈H
 (E, H, ⌈I/group⌉); zero points likewise uint8, or None where they are 8 throughout.
 
 As in ``experts_grouped`` the pairs (token, choice) are sorted by expert and cut into tiles of one expert; a tile's
-product is ``quant_matmul``'s. Nothing waits for the host.
+product is that of ``int4_tiles``. Nothing waits for the host.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from torch import Tensor
 from zellige.kernels.contract import Empty, Operator, noise, seeded, tolerances
 from zellige.kernels.experts import experts_reference
 from zellige.kernels.experts_grouped import EXACT_PAIRS, _sum_kernel, _tile_of, experts_grouped, sorted_pairs
+from zellige.kernels.int4_tiles import GROUPS, dequantize_reference, tile_product
 from zellige.kernels.meter import METER
-from zellige.kernels.quant_matmul import GROUPS, dequantize_reference, tile_product
 from zellige.kernels.tiles import rows_of
 from zellige.kernels.tritonic import jit, tl
 
@@ -70,51 +70,37 @@ def _gate_up_kernel(  # type: ignore[no-untyped-def]
     GROUP_WORDS: tl.constexpr,
     ROWS: tl.constexpr,
     OUTPUTS: tl.constexpr,
+    SLICES: tl.constexpr,
     EXPERTS: tl.constexpr,
     ZERO: tl.constexpr,
 ):
-    tiles = tl.cdiv(INNER, OUTPUTS)
+    tiles = tl.cdiv(INNER, OUTPUTS // 2)
     pid = tl.program_id(0)
     expert, first, end = _tile_of(ends, pid // tiles, E, ROWS, EXPERTS)
     if first >= end:
         return
     place = first + tl.arange(0, ROWS)
     token = tl.load(order + place, mask=place < end, other=0) // K
-    n = (pid % tiles) * OUTPUTS + tl.arange(0, OUTPUTS)
-    row = expert.to(tl.int64) * 2 * INNER + n
-    inputs = x + token.to(tl.int64)[:, None] * x_row + tl.arange(0, 128)[None, :]
-    kind = x.dtype.element_ty
-    gate = tile_product(
-        packed + row[:, None] * words + tl.arange(0, 16)[None, :],
-        inputs,
+    # Gate and up of an output stand beside each other, so that one product makes both.
+    both = tl.arange(0, OUTPUTS)
+    col = (pid % tiles) * (OUTPUTS // 2) + both // 2
+    row = expert.to(tl.int64) * 2 * INNER + (both % 2) * INNER + col
+    product = tile_product(
+        packed + row * words,
+        x + token.to(tl.int64) * x_row,
         scale + row * groups,
         zero + row * groups,
-        n < INNER,
+        col < INNER,
         place < end,
         words,
         groups,
-        kind,
+        x.dtype.element_ty,
         GROUP_WORDS,
-        ROWS,
-        OUTPUTS,
+        SLICES,
         ZERO,
     )
-    row += INNER
-    up = tile_product(
-        packed + row[:, None] * words + tl.arange(0, 16)[None, :],
-        inputs,
-        scale + row * groups,
-        zero + row * groups,
-        n < INNER,
-        place < end,
-        words,
-        groups,
-        kind,
-        GROUP_WORDS,
-        ROWS,
-        OUTPUTS,
-        ZERO,
-    )
+    gate, up = tl.split(tl.permute(tl.reshape(product, [OUTPUTS // 2, 2, ROWS]), 0, 2, 1))
+    n = (pid % tiles) * (OUTPUTS // 2) + tl.arange(0, OUTPUTS // 2)
     out = gate / (1 + tl.exp(-gate)) * up
     at = hidden + place.to(tl.int64)[None, :] * INNER + n[:, None]
     tl.store(at, out.to(hidden.dtype.element_ty), mask=(place < end)[None, :] & (n < INNER)[:, None])
@@ -136,6 +122,7 @@ def _down_kernel(  # type: ignore[no-untyped-def]
     GROUP_WORDS: tl.constexpr,
     ROWS: tl.constexpr,
     OUTPUTS: tl.constexpr,
+    SLICES: tl.constexpr,
     EXPERTS: tl.constexpr,
     ZERO: tl.constexpr,
 ):
@@ -148,8 +135,8 @@ def _down_kernel(  # type: ignore[no-untyped-def]
     n = (pid % tiles) * OUTPUTS + tl.arange(0, OUTPUTS)
     row = expert.to(tl.int64) * H + n
     out = tile_product(
-        packed + row[:, None] * words + tl.arange(0, 16)[None, :],
-        hidden + place.to(tl.int64)[:, None] * (words * 8) + tl.arange(0, 128)[None, :],
+        packed + row * words,
+        hidden + place.to(tl.int64) * (words * 8),
         scale + row * groups,
         zero + row * groups,
         n < H,
@@ -158,8 +145,7 @@ def _down_kernel(  # type: ignore[no-untyped-def]
         groups,
         hidden.dtype.element_ty,
         GROUP_WORDS,
-        ROWS,
-        OUTPUTS,
+        SLICES,
         ZERO,
     )
     pair = tl.load(order + place, mask=place < end, other=0).to(tl.int64)
@@ -168,22 +154,20 @@ def _down_kernel(  # type: ignore[no-untyped-def]
 
 
 class Tile(NamedTuple):
-    """``rows`` of one expert by ``outputs`` of its matrix."""
+    """``rows`` of one expert by ``outputs`` of its matrix; slices of the inputs, a warp each; depth of the pipeline."""
 
     rows: int
     outputs: int
-    warps: int
+    slices: int
     stages: int
 
 
 def tile(pairs: int, experts: int) -> Tile:
     """With few rows an expert little more than its weights is moved; with many they are unpacked for more rows."""
     each = pairs / experts
-    if each <= 1:
-        return Tile(8, 64, 4, 4)
     if each <= 8:
-        return Tile(8, 128, 4, 4)
-    return Tile(16, 128, 4, 3) if each <= 16 else Tile(32, 64, 4, 4)
+        return Tile(8, 32, 4, 4)
+    return Tile(16, 32, 4, 3) if each <= 16 else Tile(32, 32, 2, 4)
 
 
 def _run(
@@ -198,14 +182,15 @@ def _run(
     y = empty((T, H), dtype=x.dtype, device=device)
     if not T:
         return y
-    rows, outputs, warps, stages = cut or tile(pairs, E)
+    rows, outputs, slices, stages = cut or tile(pairs, E)
     order, ends = sorted_pairs(empty, chosen, E)
     hidden = empty((pairs, inner), dtype=x.dtype, device=device)
     parts = empty((pairs, H), dtype=torch.float32 if pairs <= EXACT_PAIRS else x.dtype, device=device)
     numbers = max(16, 1 << (E - 1).bit_length())
     most = min(E, pairs) + pairs // rows
-    common = {"ROWS": rows, "OUTPUTS": outputs, "EXPERTS": numbers, "num_warps": warps, "num_stages": stages}
-    _gate_up_kernel[(most * -(-inner // outputs),)](
+    common = {"ROWS": rows, "OUTPUTS": outputs, "SLICES": slices, "EXPERTS": numbers}
+    common |= {"num_warps": slices, "num_stages": stages}
+    _gate_up_kernel[(most * -(-inner // (outputs // 2)),)](
         x,
         gate_up.packed,
         gate_up.scale,

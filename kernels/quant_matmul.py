@@ -5,12 +5,12 @@
 M rows, N outputs, K inputs (a multiple of 8), q from 0 to 15. ``packed`` (N, K/8) int32: q of input 8w + j stands in
 bits 4j to 4j + 3 of word w. ``scale`` (N, ⌈K/group⌉); ``zero`` likewise uint8, or None where it is 8 throughout.
 
-Integers become floats without a conversion: four bits put into the mantissa of a power of two P give the number P + q
-exactly, and P's part, P·Σx, is the same for every output of a group, so it is taken off once.
-
     one row       float32 multiply-adds; each lane keeps 4 words of each of several outputs
-    up to 64      tensor cores: bfloat16 128 + q of nibble j of all words, times every eighth input, for j = 0 … 7
+    up to 64      tensor cores: nibble j of all words times every eighth input, for j = 0 … 7 (``int4_tiles``)
     more          the weights are written out once in the dtype of x, and PyTorch multiplies
+
+Float32, which is for exact comparisons only, takes the last way from two rows on: unpacking beside products in full
+float32 takes more registers than there are.
 """
 
 from __future__ import annotations
@@ -21,32 +21,14 @@ import torch
 from torch import Tensor
 
 from zellige.kernels.contract import Empty, Operator, noise, seeded, tolerances
-from zellige.kernels.dot import INTERPRETED, dot
+from zellige.kernels.dot import INTERPRETED
+from zellige.kernels.int4_tiles import GROUPS, dequantize_reference, eight_weights, split_eight, tile_product
 from zellige.kernels.meter import METER
 from zellige.kernels.tiles import rows_of
 from zellige.kernels.tritonic import jit, tl
 
-GROUPS = (32, 64, 128)
 #: Up to this many rows the weights are unpacked inside the product.
 FUSED_ROWS = 64
-
-
-def pack_int4(q: Tensor) -> Tensor:
-    """``q`` (N, K), integers from 0 to 15, to (N, K/8) int32."""
-    if q.shape[1] % 8:
-        raise ValueError(f"pack_int4: {q.shape[1]} inputs are no multiple of 8")
-    shifts = torch.arange(0, 32, 4, device=q.device)
-    words = (q.to(torch.int64).view(q.shape[0], -1, 8) << shifts).sum(-1)
-    return torch.where(words >= 2**31, words - 2**32, words).to(torch.int32)
-
-
-def dequantize_reference(packed: Tensor, scale: Tensor, zero: Tensor | None, group: int) -> Tensor:
-    """The weights (N, K) in float32."""
-    shifts = torch.arange(0, 32, 4, dtype=torch.int32, device=packed.device)
-    q = ((packed.unsqueeze(-1) >> shifts) & 15).flatten(1).float()
-    K = q.shape[1]
-    z = 8.0 if zero is None else zero.float().repeat_interleave(group, 1)[:, :K]
-    return scale.float().repeat_interleave(group, 1)[:, :K] * (q - z)
 
 
 def quant_matmul_reference(x: Tensor, packed: Tensor, scale: Tensor, zero: Tensor | None, group: int) -> Tensor:
@@ -55,21 +37,11 @@ def quant_matmul_reference(x: Tensor, packed: Tensor, scale: Tensor, zero: Tenso
 
 
 @jit
-def _split_eight(t, ROWS: tl.constexpr, WORDS: tl.constexpr):  # type: ignore[no-untyped-def]
-    """ROWS x WORDS x 8 values to eight of (ROWS, WORDS); one thread holds a word's eight, so nothing moves."""
-    even, odd = tl.split(tl.reshape(t, [ROWS, WORDS, 2, 2, 2]))
-    even_0, even_1 = tl.split(even)
-    odd_0, odd_1 = tl.split(odd)
-    t0, t4 = tl.split(even_0)
-    t2, t6 = tl.split(even_1)
-    t1, t5 = tl.split(odd_0)
-    t3, t7 = tl.split(odd_1)
-    return t0, t1, t2, t3, t4, t5, t6, t7
-
-
-@jit
 def _lifted(p, LOW: tl.constexpr):  # type: ignore[no-untyped-def]
-    """P + q as float32: bits 12 to 15 of p in the mantissa of P = 2048 if LOW, else bits 16 to 19 in that of 128."""
+    """P + q as float32: bits 12 to 15 of p in the mantissa of P = 2048 if LOW, else bits 16 to 19 in that of 128.
+
+    P's part, P·Σx, is the same for every output of a group, so it is taken off once.
+    """
     mask: tl.constexpr = 0xF000 if LOW else 0xF0000
     base: tl.constexpr = 0x45000000 if LOW else 0x43000000
     if INTERPRETED:
@@ -91,7 +63,7 @@ def _word(p, x, word, words):  # type: ignore[no-untyped-def]
     """Σ_j x[8·word + j]·(q_j − 8) for words p (outputs, lanes), and Σ_j x[8·word + j] (1, lanes)."""
     at = word[:, None] * 8 + tl.arange(0, 8)[None, :]
     inputs = tl.load(x + at, mask=(word < words)[:, None], other=0.0).to(tl.float32)
-    x0, x1, x2, x3, x4, x5, x6, x7 = _split_eight(inputs, 1, word.shape[0])
+    x0, x1, x2, x3, x4, x5, x6, x7 = split_eight(tl.reshape(inputs, [1, word.shape[0], 2, 2, 2]))
     even = (x0 + x2) + (x4 + x6)
     odd = (x1 + x3) + (x5 + x7)
     total = -136.0 * even - 2056.0 * odd
@@ -123,7 +95,10 @@ def _matvec_kernel(  # type: ignore[no-untyped-def]
     LANES: tl.constexpr,
     ZERO: tl.constexpr,
 ):
-    """``QUADS``: how many runs of 4 words a group holds. A lane takes such a run: its weights have one scale."""
+    """``QUADS``: how many runs of 4 words a group holds. A lane takes such a run: its weights have one scale.
+
+    The weights of a step are on their way while those of the step before are multiplied.
+    """
     n = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
     lane = tl.arange(0, LANES)
     each = tl.arange(0, LANES * 4)
@@ -131,10 +106,13 @@ def _matvec_kernel(  # type: ignore[no-untyped-def]
     scales = scale + n.to(tl.int64)[:, None] * groups
     zeros = zero + n.to(tl.int64)[:, None] * groups
     total = tl.zeros([OUTPUTS, LANES], dtype=tl.float32)
+    ahead = tl.load(rows + each[None, :], mask=(n < N)[:, None] & (each < words)[None, :], other=0)
     for at in range(0, words, LANES * 4):
         word = at + lane * 4
         inside = (n < N)[:, None] & (word < words)[None, :]
-        p = tl.load(rows + (at + each)[None, :], mask=(n < N)[:, None] & (at + each < words)[None, :], other=0)
+        p = ahead
+        each += LANES * 4
+        ahead = tl.load(rows + each[None, :], mask=(n < N)[:, None] & (each < words)[None, :], other=0)
         even, odd = tl.split(tl.reshape(p, [OUTPUTS, LANES, 2, 2]))
         p0, p2 = tl.split(even)
         p1, p3 = tl.split(odd)
@@ -153,74 +131,6 @@ def _matvec_kernel(  # type: ignore[no-untyped-def]
 
 
 @jit
-def _nibble(p, J: tl.constexpr, kind: tl.constexpr):  # type: ignore[no-untyped-def]
-    """P + q_j exactly: P is 128 in bfloat16, 1024 in float16, and 0 in float32, which is for exact tests only."""
-    q = (p >> (4 * J)) & 0xF
-    if kind == tl.bfloat16:
-        number = (q | 0x4300).to(tl.int16).to(tl.bfloat16, bitcast=True)
-    elif kind == tl.float16:
-        number = (q | 0x6400).to(tl.int16).to(tl.float16, bitcast=True)
-    else:
-        number = q.to(tl.float32)
-    return number
-
-
-@jit
-def tile_product(  # type: ignore[no-untyped-def]
-    rows,
-    inputs,
-    scales,
-    zeros,
-    live_outputs,
-    live_rows,
-    words,
-    groups,
-    kind: tl.constexpr,
-    GROUP_WORDS: tl.constexpr,
-    ROWS: tl.constexpr,
-    OUTPUTS: tl.constexpr,
-    ZERO: tl.constexpr,
-):
-    """(OUTPUTS, ROWS) float32 of ``rows`` (OUTPUTS, 16) and ``inputs`` (ROWS, 128), where the first step reads them.
-
-    A step takes 16 words, 128 inputs. The weights are the left side of the product, straight from registers.
-    """
-    word = tl.arange(0, 16)
-    input_ = tl.arange(0, 128)
-    base = 128.0 if kind == tl.bfloat16 else (1024.0 if kind == tl.float16 else 0.0)
-    total = tl.zeros([OUTPUTS, ROWS], dtype=tl.float32)
-    nothing = tl.zeros([OUTPUTS, ROWS], dtype=tl.float32)
-    for at in range(0, words, 16):
-        p = tl.load(rows + at, mask=live_outputs[:, None] & (at + word < words)[None, :], other=0)
-        xs = tl.load(inputs + at * 8, mask=live_rows[:, None] & (at * 8 + input_ < words * 8)[None, :], other=0.0)
-        x0, x1, x2, x3, x4, x5, x6, x7 = _split_eight(xs, ROWS, 16)
-        for part in tl.static_range(16 // GROUP_WORDS):
-            mine = word // GROUP_WORDS == part
-            # Past the last group all inputs are 0, so any scale will do.
-            g = tl.minimum((at + part * GROUP_WORDS) // GROUP_WORDS, groups - 1)
-            q = nothing
-            q = dot(_nibble(p, 0, kind), tl.trans(_only(x0, mine, GROUP_WORDS)), q)
-            q = dot(_nibble(p, 1, kind), tl.trans(_only(x1, mine, GROUP_WORDS)), q)
-            q = dot(_nibble(p, 2, kind), tl.trans(_only(x2, mine, GROUP_WORDS)), q)
-            q = dot(_nibble(p, 3, kind), tl.trans(_only(x3, mine, GROUP_WORDS)), q)
-            q = dot(_nibble(p, 4, kind), tl.trans(_only(x4, mine, GROUP_WORDS)), q)
-            q = dot(_nibble(p, 5, kind), tl.trans(_only(x5, mine, GROUP_WORDS)), q)
-            q = dot(_nibble(p, 6, kind), tl.trans(_only(x6, mine, GROUP_WORDS)), q)
-            q = dot(_nibble(p, 7, kind), tl.trans(_only(x7, mine, GROUP_WORDS)), q)
-            of_group = xs.to(tl.float32)
-            if GROUP_WORDS < 16:
-                of_group = tl.where((input_ // (8 * GROUP_WORDS) == part)[None, :], of_group, 0.0)
-            x_sum = tl.sum(of_group, axis=1)
-            s = tl.load(scales + g, mask=live_outputs, other=0.0).to(tl.float32)
-            if ZERO:
-                z = tl.load(zeros + g, mask=live_outputs, other=8).to(tl.float32) + base
-                total += s[:, None] * (q - z[:, None] * x_sum[None, :])
-            else:
-                total += s[:, None] * (q - (base + 8.0) * x_sum[None, :])
-    return total
-
-
-@jit
 def _matmul_kernel(  # type: ignore[no-untyped-def]
     x,
     packed,
@@ -235,6 +145,7 @@ def _matmul_kernel(  # type: ignore[no-untyped-def]
     GROUP_WORDS: tl.constexpr,
     ROWS: tl.constexpr,
     OUTPUTS: tl.constexpr,
+    SLICES: tl.constexpr,
     ZERO: tl.constexpr,
 ):
     row_tiles = tl.cdiv(M, ROWS)
@@ -242,8 +153,8 @@ def _matmul_kernel(  # type: ignore[no-untyped-def]
     m = (pid % row_tiles) * ROWS + tl.arange(0, ROWS)
     n = (pid // row_tiles) * OUTPUTS + tl.arange(0, OUTPUTS)
     total = tile_product(
-        packed + n.to(tl.int64)[:, None] * words + tl.arange(0, 16)[None, :],
-        x + m.to(tl.int64)[:, None] * x_row + tl.arange(0, 128)[None, :],
+        packed + n.to(tl.int64) * words,
+        x + m.to(tl.int64) * x_row,
         scale + n.to(tl.int64) * groups,
         zero + n.to(tl.int64) * groups,
         n < N,
@@ -252,19 +163,11 @@ def _matmul_kernel(  # type: ignore[no-untyped-def]
         groups,
         x.dtype.element_ty,
         GROUP_WORDS,
-        ROWS,
-        OUTPUTS,
+        SLICES,
         ZERO,
     )
     at = y + m.to(tl.int64)[None, :] * N + n[:, None]
     tl.store(at, total.to(y.dtype.element_ty), mask=(m < M)[None, :] & (n < N)[:, None])
-
-
-@jit
-def _only(x, mine, GROUP_WORDS: tl.constexpr):  # type: ignore[no-untyped-def]
-    if GROUP_WORDS < 16:
-        x = tl.where(mine[None, :], x, 0.0)
-    return x
 
 
 @jit
@@ -292,84 +195,84 @@ def _dequantize_kernel(  # type: ignore[no-untyped-def]
     z = tl.full([ROWS, WORDS], 8.0, dtype=tl.float32)
     if ZERO:
         z = tl.load(zero + of_group, mask=inside, other=8).to(tl.float32)
-    kind = out.dtype.element_ty
-    even_0 = tl.join(_weight(p, 0, s, z, kind), _weight(p, 4, s, z, kind))
-    even_1 = tl.join(_weight(p, 2, s, z, kind), _weight(p, 6, s, z, kind))
-    odd_0 = tl.join(_weight(p, 1, s, z, kind), _weight(p, 5, s, z, kind))
-    odd_1 = tl.join(_weight(p, 3, s, z, kind), _weight(p, 7, s, z, kind))
-    w = tl.reshape(tl.join(tl.join(even_0, even_1), tl.join(odd_0, odd_1)), [ROWS, WORDS * 8])
+    w0, w1, w2, w3, w4, w5, w6, w7 = eight_weights(p, z, s, out.dtype.element_ty)
+    even = tl.join(tl.join(w0, w4), tl.join(w2, w6))
+    odd = tl.join(tl.join(w1, w5), tl.join(w3, w7))
+    w = tl.reshape(tl.join(even, odd), [ROWS, WORDS * 8])
     k = (pid % word_tiles) * WORDS * 8 + tl.arange(0, WORDS * 8)
     tl.store(out + n[:, None] * (words * 8) + k[None, :], w, mask=(n < N)[:, None] & (k < words * 8)[None, :])
 
 
-@jit
-def _weight(p, J: tl.constexpr, s, z, kind: tl.constexpr):  # type: ignore[no-untyped-def]
-    return ((((p >> (4 * J)) & 0xF).to(tl.float32) - z) * s).to(kind)
+class Lanes(NamedTuple):
+    """How one row is cut: outputs a program, lanes along the inputs, warps."""
+
+    outputs: int
+    lanes: int
+    warps: int
 
 
 class Cut(NamedTuple):
-    """Outputs a program, lanes along the inputs (one row) or rows of x, warps, depth of the pipeline."""
+    """How rows are cut: outputs and rows a program, slices of the inputs (a warp each), depth of the pipeline."""
 
     outputs: int
-    across: int
-    warps: int
+    rows: int
+    slices: int
     stages: int
 
 
-def cut(rows: int, group: int) -> Cut:
-    """Sizes by the number of rows; smaller groups are told apart inside a step, which takes registers."""
-    if rows == 1:
-        return Cut(8, 64, 2, 1)
-    return Cut(64, 32 if rows > 16 and group == 128 else 16, 4, 6)
+def cut(rows: int, outputs: int) -> Cut:
+    """Rows fill tiles of a tensor core; of outputs a program takes as many as leave the card enough programs."""
+    across = 8 if rows <= 8 else (16 if rows <= 16 else 32)
+    wide = next((n for n in (64, 32) if outputs >= 256 * n and n * across <= 512), 16)
+    return Cut(wide, across, 4 if across <= 16 else 2, 4)
 
 
 def _run(
-    empty: Empty, x: Tensor, packed: Tensor, scale: Tensor, zero: Tensor | None, group: int, sizes: Cut | None = None
+    empty: Empty,
+    x: Tensor,
+    packed: Tensor,
+    scale: Tensor,
+    zero: Tensor | None,
+    group: int,
+    sizes: Cut | Lanes | None = None,
 ) -> Tensor:
     x = rows_of(x)
     M, (N, words) = x.shape[0], packed.shape
-    groups = scale.shape[1]
-    if M > FUSED_ROWS:
+    if M > FUSED_ROWS or (M > 1 and x.dtype == torch.float32):
         return x @ dequantize(empty, packed, scale, zero, group, x.dtype).T
     y = empty((M, N), dtype=x.dtype, device=x.device)
-    outputs, across, warps, stages = sizes or cut(M, group)
-    zeros = scale if zero is None else zero
-    if M == 1:
-        _matvec_kernel[(-(-N // outputs),)](
-            x,
-            packed,
-            scale,
-            zeros,
-            y,
+    if not M:
+        return y
+    weights = x, packed, scale, scale if zero is None else zero, y
+    sizes = sizes or (Lanes(8, 64, 2) if M == 1 else cut(M, N))
+    if isinstance(sizes, Lanes):
+        _matvec_kernel[(-(-N // sizes.outputs),)](
+            *weights,
             N,
             words,
-            groups,
+            scale.shape[1],
             QUADS=group // 32,
-            OUTPUTS=outputs,
-            LANES=across,
+            OUTPUTS=sizes.outputs,
+            LANES=sizes.lanes,
             ZERO=zero is not None,
-            num_warps=warps,
-            num_stages=stages,
+            num_warps=sizes.warps,
         )
-    elif M:
-        _matmul_kernel[(-(-M // across) * -(-N // outputs),)](
-            x,
-            packed,
-            scale,
-            zeros,
-            y,
-            M,
-            N,
-            words,
-            groups,
-            x.stride(0),
-            GROUP_WORDS=group // 8,
-            ROWS=across,
-            OUTPUTS=outputs,
-            ZERO=zero is not None,
-            num_warps=warps,
-            num_stages=stages,
-        )
+        return y
+    _matmul_kernel[(-(-M // sizes.rows) * -(-N // sizes.outputs),)](
+        *weights,
+        M,
+        N,
+        words,
+        scale.shape[1],
+        x.stride(0),
+        GROUP_WORDS=group // 8,
+        ROWS=sizes.rows,
+        OUTPUTS=sizes.outputs,
+        SLICES=sizes.slices,
+        ZERO=zero is not None,
+        num_warps=sizes.slices,
+        num_stages=sizes.stages,
+    )
     return y
 
 

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from zellige.engine.quantize.grid import Codes
-from zellige.kernels.quant_matmul import GROUPS, dequantize_reference, pack_int4, quant_matmul
+from zellige.kernels.int4_tiles import GROUPS, dequantize_reference, pack_int4
+from zellige.kernels.quant_matmul import quant_matmul
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from zellige.engine.api import EngineError
 from zellige.engine.quantize.grid import Grid
-from zellige.kernels.quant_matmul import GROUPS
+from zellige.kernels.int4_tiles import GROUPS
 
 BITS = (2, 3, 4, 8)
 #: Matrices of the decoder's layers, which are quantised unless something else is said.

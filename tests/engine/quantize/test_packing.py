@@ -7,7 +7,7 @@ import torch
 from compressed_tensors.compressors.pack_quantized.helpers import pack_to_int32, unpack_from_int32
 
 from zellige.engine.quantize.packing import AWQ_PLACE, pack, unpack, unpack_awq, words
-from zellige.kernels.quant_matmul import pack_int4
+from zellige.kernels.int4_tiles import pack_int4
 
 WIDTHS = (2, 3, 4, 8)
 
