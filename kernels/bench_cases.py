@@ -32,11 +32,11 @@ def quant_cases(sweep: bool) -> Iterator[Case]:
     """4-bit weights in groups of 128; the peer reads them in bfloat16."""
     sizes = (2048, 4096, 5120, 12288)
     lanes, tiles = quant_matmul.Lanes, quant_matmul.Cut
-    few = [
+    few: list[quant_matmul.Lanes | quant_matmul.Cut] = [
         tiles(*c) for c in ((16, 8, 4, 4), (32, 8, 4, 4), (32, 8, 4, 6), (32, 8, 8, 3), (64, 8, 4, 3), (64, 8, 4, 4))
     ]
-    more: dict[int, list[quant_matmul.Lanes | quant_matmul.Cut]] = {
-        1: [lanes(*c) for c in ((8, 32, 1), (4, 64, 2), (4, 32, 1), (8, 64, 4), (4, 128, 4), (2, 64, 2))] + few,
+    more = {
+        1: [*(lanes(*c) for c in ((8, 32, 1), (4, 64, 2), (4, 32, 1), (8, 64, 4), (4, 128, 4), (2, 64, 2))), *few],
         8: few,
     }
     for K, N in itertools.product(sizes, sizes):

@@ -146,16 +146,16 @@ def tile_product(  # type: ignore[no-untyped-def]
     if ZERO:
         next_z = tl.load(zeros_at, mask=live & (group < groups), other=8)
     for at in range(0, words, 16 * SLICES):
-        p = tl.load(words_at + at, mask=live & (at + word < words), other=0)
-        xs = tl.load(inputs_at + at * 8, mask=live_rows[None, :, None] & (at * 8 + input_ < words * 8), other=0.0)
+        p = tl.load(words_at + at, mask=live & (word < words - at), other=0)
+        xs = tl.load(inputs_at + at * 8, mask=live_rows[None, :, None] & (input_ < (words - at) * 8), other=0.0)
         s = _of_words(next_s, GROUP_WORDS)
         z = tl.full([SLICES, OUTPUTS, 16], 8.0, dtype=tl.float32)
         if ZERO:
             z = _of_words(next_z, GROUP_WORDS)
-        ahead = group + (at // GROUP_WORDS + SLICES * PARTS)
-        next_s = tl.load(scales_at + (ahead - group), mask=live & (ahead < groups), other=0.0)
+        ahead = at // GROUP_WORDS + SLICES * PARTS
+        next_s = tl.load(scales_at + ahead, mask=live & (group < groups - ahead), other=0.0)
         if ZERO:
-            next_z = tl.load(zeros_at + (ahead - group), mask=live & (ahead < groups), other=8)
+            next_z = tl.load(zeros_at + ahead, mask=live & (group < groups - ahead), other=8)
         w0, w1, w2, w3, w4, w5, w6, w7 = eight_weights(p, z, s, kind)
         x0, x1, x2, x3, x4, x5, x6, x7 = split_eight(tl.reshape(xs, [SLICES, ROWS, 16, 2, 2, 2]))
         total = dot(w0, _turned(x0), total)
