@@ -79,9 +79,9 @@ class Prefect:
         return {run["id"]: run["state_type"] for run in runs if run["state_type"] not in ("SCHEDULED", "PENDING")}
 
     @contextmanager
-    def worker(self) -> Iterator[None]:
+    def worker(self, flow_runs: int = 1) -> Iterator[None]:
         """A worker of our pool, which is killed at the end with all that it started, as a machine is."""
-        self.start(*PREFECT, "worker", "start", "--pool", "zellige", "--limit", "1")
+        self.start(*PREFECT, "worker", "start", "--pool", "zellige", "--limit", str(flow_runs))
         try:
             yield
         finally:
@@ -234,6 +234,75 @@ def test_cancelled_flow_run_leaves_a_run_that_the_next_night_finishes(
         assert prefect.do(*PREFECT, "deployment", "run", "caption/cancelled") == 0
         wait_for(lambda: "COMPLETED" in begun().values(), prefect)
     assert answered(store) == [f"{i:02}.png" for i in range(ITEMS)]
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not LONG, reason="a minute; ZELLIGE_TEST_LONG=1")
+def test_night_that_is_due_while_the_last_is_at_work_is_left_out_and_loses_nothing(
+    prefect: Prefect, engine: StandIn, draw: Draw, tmp_path: Path
+) -> None:
+    for i in range(ITEMS):
+        images = draw(f"{i:02}.png", (i, 0, 0), (16, 16)).parent
+    store = tmp_path / "store"
+    file = of_ours(tmp_path, engine, images, name="colliding", schedules=[])
+    assert prefect.do(*ZELLIGE, "deploy", str(file)) == 0, prefect.log()
+    before = prefect.flow_runs()
+
+    def begun() -> list[str]:
+        """The states of ours, the earlier first."""
+        return [state for run, state in prefect.flow_runs().items() if run not in before]
+
+    with prefect.worker(flow_runs=2):
+        assert prefect.do(*PREFECT, "deployment", "run", "caption/colliding") == 0
+        wait_for(lambda: list(store.glob("runs/*/parts/*.parquet")), prefect)
+        draw("new.png", (9, 9, 9), (16, 16))  # what the night that is left out would have found
+        assert prefect.do(*PREFECT, "deployment", "run", "caption/colliding") == 0
+        wait_for(lambda: begun() == ["RUNNING", "CANCELLED"], prefect)
+        wait_for(lambda: begun() == ["COMPLETED", "CANCELLED"], prefect)
+        assert answered(store) == [f"{i:02}.png" for i in range(ITEMS)]
+        assert prefect.do(*PREFECT, "deployment", "run", "caption/colliding") == 0
+        wait_for(lambda: begun() == ["COMPLETED", "CANCELLED", "COMPLETED"], prefect)
+    assert answered(store) == [*(f"{i:02}.png" for i in range(ITEMS)), "new.png"]
+    assert len(Store(store).run_ids()) == 2  # the one that was left out made none
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not LONG, reason="a minute; ZELLIGE_TEST_LONG=1")
+def test_flow_runs_of_two_deployments_take_turns_at_an_engine_with_one_slot(
+    prefect: Prefect, engine: StandIn, draw: Draw, tmp_path: Path
+) -> None:
+    for i in range(12):
+        images = draw(f"{i:02}.png", (i, 0, 0), (16, 16)).parent
+    for name, other in (("early", "early-store"), ("late", "late-store")):
+        file = of_ours(tmp_path, engine, images, name=name, schedules=[])
+        whole = yaml.safe_load(file.read_text())
+        whole["deployments"][0]["parameters"]["store"] = str(tmp_path / other)
+        file.write_text(yaml.safe_dump(whole))
+        assert prefect.do(*ZELLIGE, "deploy", str(file)) == 0, prefect.log()
+    limit = f"{prefect.api}/v2/concurrency_limits/{ENGINE_LIMIT}"
+    httpx.patch(limit, json={"limit": 1}).raise_for_status()
+    before = prefect.flow_runs()
+    with prefect.worker(flow_runs=2):
+        for name in ("early", "late"):
+            assert prefect.do(*PREFECT, "deployment", "run", f"caption/{name}") == 0
+        at_once = set()
+
+        def ended() -> bool:
+            states = [state for run, state in prefect.flow_runs().items() if run not in before]
+            with_a_slot = httpx.get(limit).json()["active_slots"]
+            at_once.add((states.count("RUNNING"), with_a_slot))
+            return states == ["COMPLETED", "COMPLETED"]
+
+        wait_for(ended, prefect)
+    assert (2, 1) in at_once, "both were under way, one of them waiting"
+    assert max(slots for _, slots in at_once) == 1
+    times = []
+    for store in (tmp_path / "early-store", tmp_path / "late-store"):
+        assert answered(store) == [f"{i:02}.png" for i in range(12)]
+        events = Store(store).open_run(Store(store).run_ids()[0]).events()
+        times.append((min(event["at"] for event in events), max(event["at"] for event in events)))
+    first, second = sorted(times)
+    assert first[1] <= second[0], "the second lists nothing before the first has ended"
 
 
 RETRIED = """
