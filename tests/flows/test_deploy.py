@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -303,6 +304,54 @@ def test_flow_runs_of_two_deployments_take_turns_at_an_engine_with_one_slot(
         times.append((min(event["at"] for event in events), max(event["at"] for event in events)))
     first, second = sorted(times)
     assert first[1] <= second[0], "the second lists nothing before the first has ended"
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not LONG, reason="two minutes; ZELLIGE_TEST_LONG=1")
+def test_every_deployment_that_ships_does_its_work(
+    prefect: Prefect, engine: StandIn, draw: Draw, tmp_path: Path
+) -> None:
+    for i in range(3):
+        images = draw(f"{i:02}.png", (i, 0, 0), (16, 16)).parent
+    (tmp_path / "questions.csv").write_text("question_id,question\ntotal,What is the total?\ndate,What is the date?\n")
+    whole = yaml.safe_load(SHIPPED.read_text())
+    places = {"inputs": [str(images)], "store": str(tmp_path / "store"), "reports": str(tmp_path / "reports")}
+    for deployment in whole["deployments"]:
+        if deployment["parameters"]:
+            deployment["parameters"] |= places | {"engines": [engine.url]}
+        if "questions_file" in deployment["parameters"]:
+            deployment["parameters"]["questions_file"] = str(tmp_path / "questions.csv")
+        deployment.pop("schedules", None)  # each is fired below
+    file = tmp_path / "prefect.yaml"
+    file.write_text(yaml.safe_dump(whole))
+    assert prefect.do(*ZELLIGE, "deploy", str(file)) == 0, prefect.log()
+
+    def fire(name: str, **parameters: Any) -> list[dict[str, Any]]:
+        """Run a deployment; the rows that its run adds to the store."""
+        before, runs = prefect.flow_runs(), set(Store(tmp_path / "store").run_ids())
+        given = [word for key, value in parameters.items() for word in ("--param", f"{key}={json.dumps(value)}")]
+        assert prefect.do(*PREFECT, "deployment", "run", name, *given) == 0, prefect.log()
+        wait_for(lambda: "COMPLETED" in [s for r, s in prefect.flow_runs().items() if r not in before], prefect)
+        made = sorted(set(Store(tmp_path / "store").run_ids()) - runs)
+        parts = [str(part) for run in made for part in (tmp_path / "store" / "runs" / run / "parts").glob("*.parquet")]
+        return ds.dataset(parts).to_table().to_pylist() if parts else []
+
+    by_hand = {"inputs": [str(images / "00.png")], "store": str(tmp_path / "store"), "engines": [engine.url]}
+    with prefect.worker():
+        rows = fire("ask/documents")
+        assert sorted((row["uri"][-6:], row["question_id"]) for row in rows) == [
+            (f"{i:02}.png", question) for i in range(3) for question in ("date", "total")
+        ]
+        assert {row["status"] for row in rows} == {"ok"}
+        assert fire("ask/documents") == []  # nothing is new
+        draw("01.png", (99, 0, 0), (16, 16))  # changed under its name
+        (images / "02.png").touch()  # written again as it was
+        assert {row["uri"][-6:] for row in fire("ask/documents")} == {"01.png"}
+        assert len(fire("caption/nightly")) == 3
+        assert len(fire("caption/by-hand", **by_hand, prompt="What is it?")) == 1
+        assert len(fire("ask/by-hand", **by_hand, questions=["What is the name?"])) == 1
+        assert len(fire("read/by-hand", **by_hand)) == 1
+    assert len(list((tmp_path / "reports").glob("*.html"))) >= 3
 
 
 RETRIED = """
